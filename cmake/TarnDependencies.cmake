@@ -1,0 +1,26 @@
+# Third-party libraries, each found once; scripts/setup installs them.
+find_package(Threads REQUIRED)
+find_package(PkgConfig REQUIRED)
+find_package(ZLIB REQUIRED)
+find_package(PNG REQUIRED)
+find_package(fmt REQUIRED)
+find_package(CLI11 REQUIRED)
+find_package(Boost 1.81 REQUIRED COMPONENTS json)
+pkg_check_modules(hwy REQUIRED IMPORTED_TARGET libhwy)
+pkg_check_modules(xxhash REQUIRED IMPORTED_TARGET libxxhash)
+find_package(dnnl REQUIRED)
+
+if(TARN_TRAIN)
+  # An installed libtorch (Torch_DIR, CMAKE_PREFIX_PATH) wins over the wheel of scripts/setup.
+  file(GLOB tarn_wheel_torch ${CMAKE_SOURCE_DIR}/.venv/lib/python3*/site-packages/torch)
+  find_package(Torch 2.6 QUIET HINTS ${tarn_wheel_torch})
+  if(NOT Torch_FOUND)
+    message(FATAL_ERROR
+      "libtorch was not found, and tarn-train needs it. Either run ./scripts/setup (installs the "
+      "torch wheel into .venv), or pass -DTorch_DIR=<libtorch>/share/cmake/Torch, or configure "
+      "with -DTARN_TRAIN=OFF to build only the runtime.")
+  endif()
+endif()
+if(TARN_TESTS)
+  find_package(GTest REQUIRED)
+endif()

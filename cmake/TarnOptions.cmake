@@ -1,0 +1,24 @@
+# Language level, warnings and sanitizers, for every target of the project.
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR})
+if(NOT CMAKE_BUILD_TYPE)
+  set(CMAKE_BUILD_TYPE Release CACHE STRING "" FORCE)
+endif()
+
+set(TARN_SANITIZE "" CACHE STRING "Sanitizers, e.g. address,undefined or thread")
+option(TARN_WERROR "Treat warnings as errors" ON)
+
+# The same expression gives the same bits with every compiler: no contraction behind our back,
+# fused multiply-adds are written where they are wanted.
+add_compile_options(-Wall -Wextra -Wpedantic -Wshadow -Wno-psabi -ffp-contract=off)
+if(TARN_WERROR)
+  add_compile_options(-Werror)
+endif()
+if(TARN_SANITIZE)
+  add_compile_options(-fsanitize=${TARN_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all -g)
+  add_link_options(-fsanitize=${TARN_SANITIZE})
+endif()

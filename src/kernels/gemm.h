@@ -1,0 +1,49 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "base/threads.h"
+#include "kernels/activation.h"
+
+namespace tarn::kernels {
+
+/// How a packed product is computed. Both give out = x·Wᵀ + bias.
+enum class GemmBackend : uint8_t {
+  kPacked,  ///< own panels: each element is one fused-multiply-add chain over k in order, so a
+            ///< row's bits depend neither on the other rows, nor on threads, nor on vector width
+  kOneDnn,  ///< oneDNN matmul: bits may depend on the number of rows
+};
+
+/// oneDNN's version ("2.6.3"), or "none" when this build has no oneDNN.
+std::string onednn_version();
+
+/// A weight [out_dim, in_dim] (row-major, as torch's Linear) and an optional bias [out_dim],
+/// packed once for products with many inputs. Immutable after construction; threads: safe.
+class PackedMatrix {
+ public:
+  PackedMatrix();
+  ~PackedMatrix();
+  PackedMatrix(PackedMatrix&&) noexcept;
+  PackedMatrix& operator=(PackedMatrix&&) noexcept;
+
+  /// Copies `weight` and `bias` (null: none) into the backend's layout.
+  static PackedMatrix pack(const float* weight, const float* bias, int64_t out_dim, int64_t in_dim,
+                           GemmBackend backend = GemmBackend::kPacked);
+
+  int64_t out_dim() const;
+  int64_t in_dim() const;
+  int64_t size_bytes() const;  ///< memory held
+
+  /// out = f(x·Wᵀ + bias), or out += x·Wᵀ + bias when `accumulate` (then f must be kNone).
+  /// x [rows, in_dim], out [rows, out_dim], row-strided, not aliasing. Any rows ≥ 0.
+  void multiply(int64_t rows, const float* x, int64_t x_stride, float* out, int64_t out_stride,
+                Activation activation, bool accumulate, ThreadPool* pool) const noexcept;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace tarn::kernels

@@ -1,0 +1,73 @@
+#pragma once
+
+#include <cstdint>
+
+#include "base/arena.h"
+#include "base/threads.h"
+#include "kernels/layout.h"
+
+namespace tarn::kernels {
+
+/// Softmax attention with grouped queries: query head h reads key/value head
+/// h / (num_heads / num_kv_heads).
+///   o_t = Σ_j p_tj v_j,  p_t = softmax_j(scale · q_t·k_j) over the keys that t may see.
+/// Causal: the last query is aligned with the last key, so query t of n sees the first
+/// (num_keys − n + t + 1) keys. A query that sees no key gives zeros.
+struct SoftmaxProblem {
+  Sequences queries;
+  Sequences keys;  ///< rows of k and v; the same as `queries` when nothing is cached
+  int64_t num_heads = 0;
+  int64_t num_kv_heads = 0;
+  int64_t key_dim = 0;
+  int64_t value_dim = 0;
+  float scale = 1.0f;
+  bool causal = true;
+  ThreadPool* pool = nullptr;
+};
+
+/// Per-sequence keys and values; for cached attention each sequence has storage of its own.
+/// When `data` is non-null, sequence i's row j, head h is at data[i] + j·row_stride +
+/// h·head_stride; otherwise rows come from `shared` at keys.begin[i] + j.
+template <class T>
+struct KeyRows {
+  T* const* data = nullptr;
+  Heads<T> shared;
+  int64_t row_stride = 0;
+  int64_t head_stride = 0;
+
+  T* at(const Sequences& keys, int64_t sequence, int64_t row, int64_t head) const {
+    return data != nullptr ? data[sequence] + row * row_stride + head * head_stride
+                           : shared.at(keys.begin[sequence] + row, head);
+  }
+  int64_t stride() const { return data != nullptr ? row_stride : shared.row_stride; }
+};
+
+/// Blocked online softmax: no T×T matrix. `log_sum` [query rows, num_heads] (nullable) receives
+/// log Σ exp for the backward pass. One query per sequence takes a path that reads the cache once.
+/// Same bits for a query whatever its batch mates and thread count.
+/// Cost: 2·T²·(K+V) flops per head (half when causal); scratch O(block²) per thread.
+void softmax_forward(const SoftmaxProblem& problem, Heads<const float> q, KeyRows<const float> k,
+                     KeyRows<const float> v, Heads<float> out, float* log_sum,
+                     Arena& arena) noexcept;
+
+/// Gradient; recomputes scores block by block. dk and dv are overwritten for all key rows.
+void softmax_backward(const SoftmaxProblem& problem, Heads<const float> q, KeyRows<const float> k,
+                      KeyRows<const float> v, Heads<const float> out, const float* log_sum,
+                      Heads<const float> dout, Heads<float> dq, KeyRows<float> dk,
+                      KeyRows<float> dv, Arena& arena) noexcept;
+
+/// Rotary position embedding, in place on the first `rotary_dim` channels (half-split pairs
+/// (i, i + rotary_dim/2), angle = position · base^(−2i/rotary_dim)); row r of sequence i has
+/// position first_position[i] + r. `inverse` rotates back (the gradient). Angles in double.
+void rotary(const Sequences& sequences, const int64_t* first_position, int64_t num_heads,
+            int64_t rotary_dim, double base, bool inverse, Heads<float> x) noexcept;
+
+namespace reference {
+/// The definition in double precision, one query at a time with the full row of weights.
+void softmax_attention(const SoftmaxProblem& problem, Heads<const double> q,
+                       KeyRows<const double> k, KeyRows<const double> v, Heads<double> out);
+void rotary(const Sequences& sequences, const int64_t* first_position, int64_t num_heads,
+            int64_t rotary_dim, double base, bool inverse, Heads<double> x);
+}  // namespace reference
+
+}  // namespace tarn::kernels

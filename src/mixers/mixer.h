@@ -1,0 +1,160 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/arena.h"
+#include "base/dtype.h"
+#include "base/json.h"
+#include "base/result.h"
+#include "base/threads.h"
+#include "kernels/layout.h"
+
+namespace tarn::mixers {
+
+/// How a parameter starts. `scale` is the standard deviation, the bound or the value.
+struct Init {
+  enum class Kind : uint8_t { kConstant, kNormal, kUniform, kGridSinusoid };
+  Kind kind = Kind::kConstant;
+  float scale = 0.0f;
+  int64_t period = 0;  ///< kGridSinusoid: row length (see model/parameters.h)
+};
+
+/// One row of a parameter table: what training creates, the file stores and the runtime reads.
+struct ParamSpec {
+  std::string name;
+  std::vector<int64_t> shape;
+  Init init;
+  bool weight_decay = true;  ///< false for biases, norms and embeddings
+};
+
+/// One named tensor of a layer's state. Allocation, reset, clone, rollback, snapshot and restore
+/// are derived from this table alone.
+struct StateSpec {
+  std::string name;
+  std::vector<int64_t> shape;  ///< of the whole tensor, or of one token's entry when `per_token`
+  float initial_value = 0.0f;
+  bool per_token = false;  ///< grows by one entry per token (a KV cache); otherwise fixed
+};
+
+/// What a mechanism makes of its config object; opaque outside its folder.
+struct MixerConfig {
+  virtual ~MixerConfig() = default;
+};
+
+/// A row-wise input of the mechanism's operator (q, k, v, gates …): [rows, heads, dim].
+struct OpInput {
+  enum class Range : uint8_t { kNormal, kLogDecay, kUnitInterval };  ///< for random tests, benches
+  std::string name;
+  int64_t heads = 0;
+  int64_t dim = 0;
+  Range range = Range::kNormal;
+};
+
+/// The operator's interface: a config's inputs and output.
+struct OpShape {
+  std::vector<OpInput> inputs;
+  int64_t out_heads = 0;
+  int64_t out_dim = 0;
+  int64_t saved_per_row = 0;  ///< f32 values per row that forward keeps for backward
+};
+
+/// Pointers to the state of each sequence: tensors[j][i] is state tensor j (order of the state
+/// table) of sequence i. `tensors` empty: start from the initial value, return nothing.
+/// Per-token tensors have room for positions[i] + length[i] entries.
+template <class T>
+struct StateRefs {
+  std::span<T* const* const> tensors;
+  explicit operator bool() const { return !tensors.empty(); }
+};
+
+/// One call of the operator. `inputs` are in the order of OpShape.
+template <class T>
+struct OpArgs {
+  const MixerConfig* config = nullptr;
+  kernels::Sequences sequences;
+  const int64_t* positions = nullptr;  ///< tokens each sequence has seen before; null: none
+  std::span<const kernels::Heads<const T>> inputs;
+  kernels::Heads<T> out;
+  float* saved = nullptr;  ///< [rows, saved_per_row], or null when no backward follows
+  StateRefs<T> state;      ///< in/out
+  int64_t chunk_size = 0;  ///< 0: the mechanism's choice
+  ThreadPool* pool = nullptr;
+  Arena* arena = nullptr;
+};
+
+/// Gradient of one call. `state` in `forward` is the state BEFORE the call (not modified);
+/// per-token tensors already hold the new tokens' entries.
+struct OpBackwardArgs {
+  OpArgs<float> forward;  ///< with `out` and `saved` as forward wrote them
+  kernels::Heads<const float> dout;
+  StateRefs<const float> dfinal;  ///< gradient arriving at the final state; empty: zeros
+  std::span<const kernels::Heads<float>> dinputs;
+  StateRefs<float> dinitial;  ///< receives the gradient of the initial state; empty: not wanted
+};
+
+/// A layer's weights, packed for the runtime; opaque outside the mechanism's folder.
+struct MixerWeights {
+  virtual ~MixerWeights() = default;
+};
+
+enum class Form : uint8_t { kAuto, kParallel, kChunk, kStep };
+
+/// One call of the whole layer: projections, operator, output projection.
+/// x and out are [rows, model_dim] dense; out is overwritten.
+struct LayerArgs {
+  const MixerConfig* config = nullptr;
+  const MixerWeights* weights = nullptr;
+  kernels::Sequences sequences;  ///< packed: begin[0] = 0, begin[i+1] = begin[i] + length[i]
+  const int64_t* positions = nullptr;
+  const float* x = nullptr;
+  float* out = nullptr;
+  StateRefs<float> state;  ///< in/out; empty: whole sequences from the initial state
+  Form form = Form::kAuto;  ///< kAuto: step when every length is 1 and there is state, else chunk
+  ThreadPool* pool = nullptr;
+  Arena* arena = nullptr;
+};
+
+/// Everything the rest of the program knows about a mechanism: data, not a class tree. A null
+/// pointer means that there is no such form.
+struct MixerDef {
+  const char* name;           ///< folder = namespace = config string; never renamed
+  const char* summary;        ///< one line for `tarn mixers`
+  const char* recurrence;     ///< the recurrence in one line
+  const char* source;         ///< paper and equation
+  const char* state_formula;  ///< state bytes in terms of the config, e.g. "4·H·(K·V + K)"
+  bool bounded_state;         ///< state size does not depend on the number of tokens
+
+  /// Reads the config object ("name" already removed); unknown keys are errors that name the key.
+  Result<std::shared_ptr<const MixerConfig>> (*parse_config)(const Json& json, int64_t model_dim,
+                                                             const std::string& where);
+  std::vector<ParamSpec> (*param_specs)(const MixerConfig& config);
+  std::vector<StateSpec> (*state_specs)(const MixerConfig& config);  ///< empty when not causal
+  OpShape (*op_shape)(const MixerConfig& config);
+
+  /// The token loop in double precision: ground truth.
+  void (*recurrent)(const OpArgs<double>& args);
+  void (*parallel)(const OpArgs<float>& args) noexcept;
+  void (*chunk)(const OpArgs<float>& args) noexcept;
+  void (*step)(const OpArgs<float>& args) noexcept;
+  void (*backward)(const OpBackwardArgs& args) noexcept;
+
+  /// Packs a layer's parameters (f32, order of param_specs) for `forward`.
+  std::unique_ptr<MixerWeights> (*prepare)(const MixerConfig& config,
+                                           std::span<const float* const> params);
+  void (*forward)(const LayerArgs& args) noexcept;
+
+  /// Small configs (JSON objects) that cover the mechanism's options, awkward shapes included;
+  /// conformance tests run them all. The first is also the benchmarks' base.
+  std::vector<std::string> (*example_configs)();
+};
+
+/// All mechanisms, in the order of mixers.def.
+std::span<const MixerDef* const> all_mixers();
+/// The mechanism of that name, or an error that lists the known names.
+Result<const MixerDef*> find_mixer(const std::string& name, const std::string& where);
+
+}  // namespace tarn::mixers

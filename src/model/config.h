@@ -1,0 +1,70 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/json.h"
+#include "base/result.h"
+#include "kernels/activation.h"
+#include "mixers/mixer.h"
+
+namespace tarn::model {
+
+enum class NormKind : uint8_t { kLayerNorm, kRmsNorm };
+enum class NormPlacement : uint8_t {
+  kPost,  ///< x = norm(x + f(x)): the paper's block (fast-transformers)
+  kPre,   ///< x = x + f(norm(x))
+};
+enum class PositionKind : uint8_t { kNone, kLearned, kSinusoidal };
+enum class HeadKind : uint8_t {
+  kCategorical,                 ///< logits over `classes`
+  kDiscretisedLogisticMixture,  ///< Salimans 2017, one channel: [weights | means | log scales]
+};
+/// What the token stream is; decides how prompts and outputs are read and drawn, nothing else.
+enum class Modality : uint8_t { kTokens, kBytes, kImage };
+
+struct LayerConfig {
+  const mixers::MixerDef* mixer = nullptr;
+  std::shared_ptr<const mixers::MixerConfig> mixer_config;
+  Json mixer_json;  ///< as written, for saving
+  int64_t mlp_hidden_dim = 0;
+  kernels::Activation mlp_activation = kernels::Activation::kRelu;
+};
+
+struct HeadConfig {
+  HeadKind kind = HeadKind::kCategorical;
+  int64_t classes = 0;     ///< kCategorical: classes; mixture: levels (256)
+  int64_t components = 0;  ///< mixture only
+  int64_t output_dim() const {
+    return kind == HeadKind::kCategorical ? classes : 3 * components;
+  }
+};
+
+/// config.json of a model folder, validated. Schema: docs/formats/model.md.
+struct ModelConfig {
+  int64_t vocabulary = 0;  ///< input symbols, the start token included
+  int64_t start_token = 0; ///< the input at position 0: the model predicts token 0 from it
+  int64_t model_dim = 0;
+  int64_t max_tokens = 0;  ///< longest sequence; 0 only where no position table limits it
+  PositionKind position = PositionKind::kLearned;
+  int64_t position_period = 0;  ///< > 0: learned table starts from a grid of that width
+  float embedding_scale = 0.02f;  ///< standard deviation at the start (tables)
+  NormKind norm = NormKind::kLayerNorm;
+  NormPlacement placement = NormPlacement::kPost;
+  float norm_eps = 1e-5f;
+  bool final_norm = true;
+  std::vector<LayerConfig> layers;
+  HeadConfig head;
+  Modality modality = Modality::kTokens;
+  int64_t image_width = 0, image_height = 0, image_channels = 0;
+};
+
+/// Reads and validates a config document. Unknown keys, missing keys, values out of range and
+/// sizes over the caps (docs/formats/model.md) are errors that name the key and `where`.
+Result<ModelConfig> parse_model_config(const Json& json, const std::string& where);
+/// The document that parses to the same config.
+Json to_json(const ModelConfig& config);
+
+}  // namespace tarn::model

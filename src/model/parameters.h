@@ -1,0 +1,30 @@
+#pragma once
+
+#include <vector>
+
+#include "mixers/mixer.h"
+#include "model/config.h"
+
+namespace tarn::model {
+
+/// The model's parameters in file order: the single truth that training creates, the safetensors
+/// file stores and the runtime reads. Linear weights are [out, in]. Names:
+///   embedding.token.weight [vocabulary, D]     embedding.position.weight [max_tokens, D] (learned)
+///   layers.I.norm1.{weight,bias}  layers.I.mixer.<mixer's own>  layers.I.norm2.{weight,bias}
+///   layers.I.mlp.up.{weight,bias} [hidden, D]  layers.I.mlp.down.{weight,bias} [D, hidden]
+///   final_norm.{weight,bias} (when configured)  head.{weight,bias} [head_dim, D]
+/// RMS norms have no bias.
+std::vector<mixers::ParamSpec> parameter_table(const ModelConfig& config);
+
+/// Fills `values` with the start of `spec` from (seed, the parameter's name): a pure function, so
+/// two programs that start the same model start from the same bits.
+///   kConstant: scale everywhere.  kNormal: N(0, scale²).  kUniform: U(−scale, scale).
+///   kGridSinusoid: row p of [rows, D] is scale times sinusoids of (p / period) in the first half
+///   and of (p mod period) in the second half of the channels: a learned table that starts by
+///   knowing rows and columns of an image of that width.
+void initialise(const mixers::ParamSpec& spec, uint64_t seed, float* values);
+
+/// Number of values of a shape.
+int64_t element_count(const std::vector<int64_t>& shape);
+
+}  // namespace tarn::model
