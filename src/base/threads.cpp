@@ -6,6 +6,7 @@
 #include <condition_variable>
 #include <mutex>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #if defined(__x86_64__)
@@ -22,6 +23,8 @@ int64_t piece_begin(int64_t count, int pieces, int piece) { return count * piece
 }  // namespace
 
 struct ThreadPool::Impl {
+  int num_threads = 1;
+  PieceRunner runner;
   std::vector<std::thread> workers;
   std::mutex mutex;
   std::condition_variable start;
@@ -56,9 +59,15 @@ struct ThreadPool::Impl {
 };
 
 ThreadPool::ThreadPool(int num_threads) : impl_(std::make_unique<Impl>()) {
-  for (int thread = 1; thread < std::max(1, num_threads); ++thread) {
+  impl_->num_threads = std::max(1, num_threads);
+  for (int thread = 1; thread < impl_->num_threads; ++thread) {
     impl_->workers.emplace_back([this, thread] { impl_->work(thread); });
   }
+}
+
+ThreadPool::ThreadPool(int num_threads, PieceRunner runner) : impl_(std::make_unique<Impl>()) {
+  impl_->num_threads = std::max(1, num_threads);
+  impl_->runner = std::move(runner);
 }
 
 ThreadPool::~ThreadPool() {
@@ -70,7 +79,7 @@ ThreadPool::~ThreadPool() {
   for (std::thread& worker : impl_->workers) worker.join();
 }
 
-int ThreadPool::num_threads() const { return static_cast<int>(impl_->workers.size()) + 1; }
+int ThreadPool::num_threads() const { return impl_->num_threads; }
 
 void ThreadPool::parallel_for(int64_t count,
                               const std::function<void(int64_t, int64_t, int)>& body) {
@@ -78,6 +87,14 @@ void ThreadPool::parallel_for(int64_t count,
   const int pieces = static_cast<int>(std::min<int64_t>(num_threads(), count));
   if (pieces == 1 || inside_loop) {
     body(0, count, 0);
+    return;
+  }
+  if (impl_->runner) {
+    impl_->runner(pieces, [&](int piece) {
+      const bool outer = std::exchange(inside_loop, true);
+      body(piece_begin(count, pieces, piece), piece_begin(count, pieces, piece + 1), piece);
+      inside_loop = outer;
+    });
     return;
   }
   {
