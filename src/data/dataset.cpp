@@ -1,0 +1,102 @@
+#include "data/dataset.h"
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+
+#include "base/rng.h"
+#include "data/readers.h"
+
+namespace tarn::data {
+namespace {
+
+// Random streams of one seed; far apart so that no two uses share numbers.
+constexpr uint64_t kOrderStream = uint64_t{1} << 40;
+constexpr uint64_t kOffsetStream = uint64_t{2} << 40;
+constexpr uint64_t kCopyTrainStream = uint64_t{1} << 56;
+constexpr uint64_t kCopyValidStream = uint64_t{2} << 56;
+constexpr uint64_t kCopyTestStream = uint64_t{3} << 56;
+
+uint64_t copy_stream(const SequenceDataset& dataset, int64_t epoch, int64_t index) {
+  const auto position = static_cast<uint64_t>(index);
+  switch (dataset.split) {
+    case Split::kTrain:
+      return kCopyTrainStream + static_cast<uint64_t>(epoch * dataset.count) + position;
+    case Split::kValid: return kCopyValidStream + position;
+    case Split::kTest: return kCopyTestStream + position;
+  }
+  return 0;
+}
+
+SequenceDataset generated_copy(const DataSpec& spec, Split split) {
+  SequenceDataset dataset;
+  dataset.spec = spec;
+  dataset.split = split;
+  dataset.count = split == Split::kTrain ? spec.epoch_sequences
+                                         : std::min<int64_t>(spec.epoch_sequences, 2'048);
+  dataset.length = 2 * spec.max_symbols + 1;
+  dataset.vocabulary = spec.symbols + 2;
+  return dataset;
+}
+
+}  // namespace
+
+Result<Split> split_from_name(const std::string& name, const std::string& where) {
+  for (const Split split : {Split::kTrain, Split::kValid, Split::kTest}) {
+    if (name == split_name(split)) return split;
+  }
+  return invalid_argument("unknown split \"" + name + "\"; it is train, valid or test", where);
+}
+
+const char* split_name(Split split) {
+  switch (split) {
+    case Split::kTrain: return "train";
+    case Split::kValid: return "valid";
+    case Split::kTest: return "test";
+  }
+  return "";
+}
+
+void SequenceDataset::sequence(int64_t epoch, int64_t index, uint8_t* tokens,
+                               uint8_t* counted) const {
+  TARN_CHECK(index >= 0 && index < count);
+  if (spec.kind == DataKind::kCopy) {
+    copy_sequence(spec, seed, copy_stream(*this, epoch, index), tokens, counted);
+    return;
+  }
+  int64_t first = index * length;
+  if (spec.kind == DataKind::kTextBytes && split == Split::kTrain) {
+    Philox random{seed, kOffsetStream + static_cast<uint64_t>(epoch)};
+    first += random.next_below(static_cast<uint32_t>(length));
+  }
+  std::memcpy(tokens, bytes.data() + first, static_cast<size_t>(length));
+  if (counted != nullptr) std::memset(counted, 1, static_cast<size_t>(length));
+}
+
+Result<SequenceDataset> load(const DataSpec& spec, const std::string& directory, Split split,
+                             uint64_t seed) {
+  Result<SequenceDataset> result = [&]() -> Result<SequenceDataset> {
+    switch (spec.kind) {
+      case DataKind::kMnist: return load_mnist(spec, directory, split);
+      case DataKind::kCifar10: return load_cifar10(spec, directory, split);
+      case DataKind::kTextBytes: return load_text_bytes(spec, directory, split);
+      case DataKind::kCopy: break;
+    }
+    return generated_copy(spec, split);
+  }();
+  if (result.ok()) result->seed = seed;
+  return result;
+}
+
+std::vector<int32_t> epoch_order(int64_t count, uint64_t seed, int64_t epoch) {
+  std::vector<int32_t> order(static_cast<size_t>(count));
+  std::iota(order.begin(), order.end(), 0);
+  Philox random{seed, kOrderStream + static_cast<uint64_t>(epoch)};
+  for (int64_t i = count - 1; i > 0; --i) {
+    const uint32_t other = random.next_below(static_cast<uint32_t>(i + 1));
+    std::swap(order[static_cast<size_t>(i)], order[other]);
+  }
+  return order;
+}
+
+}  // namespace tarn::data

@@ -1,0 +1,73 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/json.h"
+#include "base/result.h"
+
+namespace tarn::data {
+
+enum class DataKind : uint8_t {
+  kMnist,      ///< IDX files; 784 grey levels of a digit, raster order
+  kCifar10,    ///< binary batches; 3,072 levels, raster order, R G B of a pixel side by side
+  kTextBytes,  ///< bytes of one file, cut into windows
+  kCopy,       ///< generated: symbols, separator, the same symbols again
+};
+enum class Split : uint8_t { kTrain, kValid, kTest };
+
+/// "train", "valid" or "test".
+Result<Split> split_from_name(const std::string& name, const std::string& where);
+const char* split_name(Split split);
+
+/// What to read: the "data" object of a training config.
+struct DataSpec {
+  DataKind kind = DataKind::kMnist;
+  /// mnist, cifar10: the last `holdout` training images are the valid split.
+  int64_t holdout = 5'000;
+  /// text_bytes: file name inside the folder ("": the folder path is the file itself), window
+  /// length, and the shares of the file's end that are valid and test: [train | valid | test].
+  std::string file;
+  int64_t length = 0;
+  double valid_fraction = 0.05;
+  double test_fraction = 0.05;
+  /// copy: n symbols out of `symbols`, min_symbols <= n <= max_symbols; sequences per epoch.
+  int64_t symbols = 10;
+  int64_t min_symbols = 1;
+  int64_t max_symbols = 128;
+  int64_t epoch_sequences = 65'536;
+};
+
+/// Reads {"kind": …, keys of that kind}. Unknown keys are errors that name the key.
+Result<DataSpec> parse_data_spec(const Json& json, const std::string& where);
+/// The document that parses to the same spec.
+Json to_json(const DataSpec& spec);
+
+/// One split in memory: `count` sequences of `length` tokens, each token < `vocabulary`.
+struct SequenceDataset {
+  DataSpec spec;
+  Split split = Split::kTrain;
+  int64_t count = 0;
+  int64_t length = 0;
+  int64_t vocabulary = 0;
+  std::vector<uint8_t> bytes;  ///< images or text; empty for generated data
+  uint64_t seed = 0;           ///< generated data and window offsets
+
+  /// Writes sequence `index` < count of pass `epoch` to tokens[length], and to counted[length]
+  /// (nullable) 1 where the token counts in the loss, else 0. A pure function of its arguments.
+  /// Images do not depend on `epoch`; training windows of text shift with it; copy sequences are
+  /// new in every epoch of the training split and the same in every epoch of the others.
+  void sequence(int64_t epoch, int64_t index, uint8_t* tokens, uint8_t* counted) const;
+};
+
+/// Loads one split from folder `directory` (unused for copy). Files that are missing, of the wrong
+/// size or with a wrong magic number are errors.
+Result<SequenceDataset> load(const DataSpec& spec, const std::string& directory, Split split,
+                             uint64_t seed = 0);
+
+/// The order of `count` sequences in pass `epoch`: a permutation that depends on (seed, epoch)
+/// alone, so that training resumes exactly. Cost: O(count).
+std::vector<int32_t> epoch_order(int64_t count, uint64_t seed, int64_t epoch);
+
+}  // namespace tarn::data

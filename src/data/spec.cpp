@@ -1,0 +1,69 @@
+#include <vector>
+
+#include "data/dataset.h"
+
+namespace tarn::data {
+namespace {
+
+const std::vector<std::string> kKindNames{"mnist", "cifar10", "text_bytes", "copy"};
+
+constexpr int64_t kMaxLength = int64_t{1} << 24;
+
+void read_text_keys(JsonReader& reader, DataSpec& spec) {
+  spec.file = reader.string("file", "");
+  spec.length = reader.integer("length", 1, kMaxLength);
+  spec.valid_fraction = reader.number("valid_fraction", 0.0, 0.5, spec.valid_fraction);
+  spec.test_fraction = reader.number("test_fraction", 0.0, 0.5, spec.test_fraction);
+  if (spec.file.find('/') != std::string::npos) {
+    reader.fail("file", "must be a name inside the data folder, without \"/\"");
+  }
+}
+
+void read_copy_keys(JsonReader& reader, DataSpec& spec) {
+  spec.symbols = reader.integer("symbols", 2, 250, spec.symbols);
+  spec.max_symbols = reader.integer("max_symbols", 1, kMaxLength / 4, spec.max_symbols);
+  spec.min_symbols = reader.integer("min_symbols", 1, spec.max_symbols, spec.min_symbols);
+  spec.epoch_sequences = reader.integer("epoch_sequences", 1, 1 << 30, spec.epoch_sequences);
+}
+
+}  // namespace
+
+Result<DataSpec> parse_data_spec(const Json& json, const std::string& where) {
+  JsonReader reader(json, where);
+  DataSpec spec;
+  spec.kind = static_cast<DataKind>(reader.choice("kind", kKindNames));
+  switch (spec.kind) {
+    case DataKind::kMnist: spec.holdout = reader.integer("holdout", 0, 59'999, spec.holdout); break;
+    case DataKind::kCifar10:
+      spec.holdout = reader.integer("holdout", 0, 49'999, spec.holdout);
+      break;
+    case DataKind::kTextBytes: read_text_keys(reader, spec); break;
+    case DataKind::kCopy: read_copy_keys(reader, spec); break;
+  }
+  TARN_RETURN_IF_ERROR(reader.finish());
+  return spec;
+}
+
+Json to_json(const DataSpec& spec) {
+  Json json;
+  json.set("kind", kKindNames[static_cast<size_t>(spec.kind)]);
+  switch (spec.kind) {
+    case DataKind::kMnist:
+    case DataKind::kCifar10: json.set("holdout", spec.holdout); break;
+    case DataKind::kTextBytes:
+      json.set("file", spec.file);
+      json.set("length", spec.length);
+      json.set("valid_fraction", spec.valid_fraction);
+      json.set("test_fraction", spec.test_fraction);
+      break;
+    case DataKind::kCopy:
+      json.set("symbols", spec.symbols);
+      json.set("min_symbols", spec.min_symbols);
+      json.set("max_symbols", spec.max_symbols);
+      json.set("epoch_sequences", spec.epoch_sequences);
+      break;
+  }
+  return json;
+}
+
+}  // namespace tarn::data
