@@ -1,0 +1,43 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "base/result.h"
+#include "base/threads.h"
+#include "mixers/mixer.h"
+#include "model/model.h"
+
+namespace tarn::runtime {
+
+struct EvaluateOptions {
+  int64_t batch = 8;                                          ///< sequences per pass
+  mixers::Form form = mixers::Form::kChunk;                   ///< kAuto counts as kChunk
+  std::function<void(int64_t done, int64_t total)> progress;  ///< sequences, after every pass
+  const std::atomic<bool>* cancel = nullptr;
+};
+
+struct EvaluateResult {
+  double bits_per_dim = 0;    ///< total bits / total tokens
+  double standard_error = 0;  ///< of bits_per_dim over sequences (0 for a single one)
+  int64_t sequences = 0;
+  int64_t tokens = 0;
+  double seconds = 0;
+};
+
+/// Bits per token of `sequences` under the model, −log2 p(token t | tokens before), summed in
+/// double precision in a fixed order. The chunk form carries the state over pieces of 1,024 tokens,
+/// so memory does not grow with their length; the parallel form takes whole sequences without
+/// state; the step form evaluates one token at a time. Sequences may differ in length; empty ones
+/// count as sequences without tokens. Standard error: of the ratio estimator, sqrt(Σ(bits_i −
+/// m·n_i)²· N/(N − 1))/Σn. Errors: no token at all, a token outside the classes, a sequence longer
+/// than max_tokens (all name the sequence); a head output that is not finite; cancelled.
+Result<EvaluateResult> evaluate(std::shared_ptr<const model::Model> model,
+                                std::span<const std::vector<int32_t>> sequences,
+                                const EvaluateOptions& options, ThreadPool* pool);
+
+}  // namespace tarn::runtime
