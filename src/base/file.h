@@ -38,10 +38,30 @@ Result<std::string> read_file(const std::string& path, int64_t max_bytes);
 /// A crash at any moment leaves the old content or the new, never a mixture.
 Status write_file_atomic(const std::string& path, std::string_view content);
 
+/// The same for content that arrives in pieces: nothing shows at `path` before commit().
+/// Destroyed without commit, it removes its temporary.
+class AtomicFile {
+ public:
+  static Result<AtomicFile> create(const std::string& path);
+  AtomicFile(AtomicFile&& other) noexcept;
+  AtomicFile& operator=(AtomicFile&& other) noexcept;
+  ~AtomicFile();
+
+  Status append(const void* data, int64_t bytes);
+  Status commit();
+
+ private:
+  AtomicFile() = default;
+  void discard();
+  int fd_ = -1;
+  std::string path_;
+  std::string temporary_;
+};
+
 Status make_directories(const std::string& path);
 bool path_exists(const std::string& path);
 
-/// Inflates a gzip member read from disk into at most `max_bytes`.
+/// Inflates a gzip file (one or more members, checksums verified) into at most `max_bytes`.
 Result<std::string> read_gzip_file(const std::string& path, int64_t max_bytes);
 
 }  // namespace tarn

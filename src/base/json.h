@@ -60,12 +60,17 @@ class Json {
 
 struct JsonLimits {
   int64_t max_bytes = int64_t{16} << 20;
-  int max_depth = 32;
+  int max_depth = 32;                ///< nested arrays and objects
+  int64_t max_values = int64_t{1} << 22;  ///< of all kinds together; bounds memory
 };
 
 /// Parses a whole document. Strict: duplicate keys, numbers out of range, invalid UTF-8, trailing
 /// bytes and documents over the limits are errors; `where` names the source in messages.
 Result<Json> parse_json(std::string_view text, const std::string& where, JsonLimits limits = {});
+
+/// `text` as a JSON string with its quotes, for messages: control characters are escaped, and a
+/// text longer than `max_bytes` is cut and ends in "...".
+std::string json_quote(std::string_view text, size_t max_bytes = 120);
 
 /// Reads the members of one object and reports what is missing, mistyped, out of range or unknown,
 /// always naming the key's full path. Usage: read everything, then return `reader.finish()`.
@@ -93,9 +98,17 @@ class JsonReader {
   /// The first error, or an error for the first key that nobody asked for, or success.
   Status finish();
   const std::string& where() const { return where_; }
+  /// Full path of a member, for messages and for reading a sub-object:
+  /// "config.json: layers[2].mixer". A `where` that is a file name alone gets ": ", others ".".
+  std::string path(const char* key) const;
 
  private:
   const Json* take(const char* key, bool is_required);
+  void fail_type(const char* key, const std::string& wanted, const Json& got);
+  int64_t checked_integer(const char* key, const Json& value, int64_t min, int64_t max);
+  double checked_number(const char* key, const Json& value, double min, double max);
+  size_t checked_choice(const char* key, const Json& value,
+                        const std::vector<std::string>& choices);
 
   const Json& object_;
   std::string where_;
