@@ -1,0 +1,200 @@
+#include <algorithm>
+
+#include "kernels/state_update.h"
+#include "mixers/common/projected_layer.h"
+#include "mixers/linear_attention/linear_attention.h"
+
+namespace tarn::mixers::linear_attention {
+
+extern const MixerDef kDef;
+
+namespace {
+
+using kernels::Heads;
+using kernels::StatePointers;
+using kernels::StateUpdateProblem;
+
+// Longest block that the parallel form takes as one masked product: bounds its scratch to 4 MiB.
+constexpr int64_t kMaxParallelBlock = 1024;
+
+const Config& config_of(const MixerConfig* config) { return static_cast<const Config&>(*config); }
+
+Result<std::shared_ptr<const MixerConfig>> parse_config(const Json& json, int64_t model_dim,
+                                                        const std::string& where) {
+  JsonReader reader(json, where);
+  auto config = std::make_shared<Config>();
+  config->model_dim = model_dim;
+  config->num_heads = reader.integer("num_heads", 1, 4096);
+  config->key_dim = reader.integer("key_dim", 1, 4096);
+  config->value_dim = reader.integer("value_dim", 1, 4096, config->key_dim);
+  config->causal = reader.boolean("causal", true);
+  config->normalise = reader.boolean("normalise", true);
+  config->eps = static_cast<float>(reader.number("eps", 0.0, 1.0, 1e-6));
+  const size_t map =
+      reader.choice("feature_map", {"elu_plus_one", "relu", "squared_relu", "favor"}, 0);
+  const bool favor = map == 3;
+  int64_t num_features = 0;
+  int64_t feature_seed = 0;
+  if (favor) {
+    num_features = reader.integer("num_features", 2, 8192, 2 * config->key_dim);
+    feature_seed = reader.integer("feature_seed", 0, INT64_MAX, 0);
+    if (num_features % 2 != 0) {
+      reader.fail("num_features", "got " + std::to_string(num_features) + ", wanted an even number");
+    }
+  }
+  TARN_RETURN_IF_ERROR(reader.finish());
+  switch (map) {
+    case 0: config->feature_map = kernels::elu_plus_one_map(config->key_dim); break;
+    case 1: config->feature_map = kernels::relu_map(config->key_dim); break;
+    case 2: config->feature_map = kernels::squared_relu_map(config->key_dim); break;
+    default:
+      config->omega = Buffer<float>(config->key_dim * num_features / 2);
+      kernels::draw_orthogonal_features(config->key_dim, num_features / 2,
+                                        static_cast<uint64_t>(feature_seed), config->omega.data());
+      config->feature_map =
+          kernels::favor_map(config->key_dim, num_features, config->omega.data());
+  }
+  return std::shared_ptr<const MixerConfig>(std::move(config));
+}
+
+OpShape op_shape(const MixerConfig& base) {
+  const Config& config = config_of(&base);
+  OpShape shape;
+  shape.inputs = {{"q", config.num_heads, config.key_dim, OpInput::Range::kNormal},
+                  {"k", config.num_heads, config.key_dim, OpInput::Range::kNormal},
+                  {"v", config.num_heads, config.value_dim, OpInput::Range::kNormal}};
+  shape.out_heads = config.num_heads;
+  shape.out_dim = config.value_dim;
+  shape.saved_per_row = config.num_heads;  // the denominators
+  return shape;
+}
+
+std::vector<ParamSpec> param_specs(const MixerConfig& config) {
+  return projected_layer_params(op_shape(config), config_of(&config).model_dim);
+}
+
+std::vector<StateSpec> state_specs(const MixerConfig& base) {
+  const Config& config = config_of(&base);
+  if (!config.causal) return {};
+  const int64_t features = config.feature_map.feature_dim;
+  std::vector<StateSpec> specs{{"s", {config.num_heads, features, config.value_dim}, 0.0f, false}};
+  if (config.normalise) specs.push_back({"z", {config.num_heads, features}, 0.0f, false});
+  return specs;
+}
+
+template <class T>
+StateUpdateProblem problem_of(const OpArgs<T>& args) {
+  const Config& config = config_of(args.config);
+  StateUpdateProblem problem;
+  problem.sequences = args.sequences;
+  problem.num_heads = config.num_heads;
+  problem.key_dim = config.key_dim;
+  problem.value_dim = config.value_dim;
+  problem.feature_map = config.feature_map;
+  problem.normalise = config.normalise;
+  problem.eps = config.eps;
+  problem.chunk_size = args.chunk_size;
+  problem.pool = args.pool;
+  return problem;
+}
+
+template <class T>
+StatePointers<T> pointers_of(const StateRefs<T>& state) {
+  if (!state) return {};
+  return {state.tensors[0], state.tensors.size() > 1 ? state.tensors[1] : nullptr};
+}
+
+void recurrent(const OpArgs<double>& args) {
+  kernels::reference::state_update(problem_of(args), config_of(args.config).causal, args.inputs[0],
+                                   args.inputs[1], args.inputs[2], pointers_of(args.state),
+                                   args.out);
+}
+
+void chunk(const OpArgs<float>& args) noexcept {
+  kernels::causal_forward(problem_of(args), args.inputs[0], args.inputs[1], args.inputs[2],
+                          pointers_of(args.state), args.out, args.saved, *args.arena);
+}
+
+void parallel(const OpArgs<float>& args) noexcept {
+  StateUpdateProblem problem = problem_of(args);
+  if (!config_of(args.config).causal) {
+    kernels::full_forward(problem, args.inputs[0], args.inputs[1], args.inputs[2], args.out,
+                          args.saved, *args.arena);
+    return;
+  }
+  int64_t longest = 1;
+  for (int64_t i = 0; i < args.sequences.count; ++i) {
+    longest = std::max(longest, args.sequences.length[i]);
+  }
+  problem.chunk_size = std::min(longest, kMaxParallelBlock);
+  kernels::causal_forward(problem, args.inputs[0], args.inputs[1], args.inputs[2],
+                          pointers_of(args.state), args.out, args.saved, *args.arena);
+}
+
+void step(const OpArgs<float>& args) noexcept {
+  kernels::state_update_step(problem_of(args), args.inputs[0], args.inputs[1], args.inputs[2],
+                             pointers_of(args.state), args.out, *args.arena);
+}
+
+void backward(const OpBackwardArgs& args) noexcept {
+  const OpArgs<float>& forward = args.forward;
+  const StateUpdateProblem problem = problem_of(forward);
+  const kernels::StateUpdateGradients gradients{args.dinputs[0], args.dinputs[1], args.dinputs[2],
+                                                pointers_of(args.dinitial)};
+  if (!config_of(forward.config).causal) {
+    kernels::full_backward(problem, forward.inputs[0], forward.inputs[1], forward.inputs[2],
+                           forward.out, forward.saved, args.dout, gradients, *forward.arena);
+    return;
+  }
+  const StatePointers<float> state = pointers_of(forward.state);
+  kernels::causal_backward(problem, forward.inputs[0], forward.inputs[1], forward.inputs[2],
+                           forward.out, forward.saved, {state.s, state.z}, args.dout,
+                           pointers_of(args.dfinal), gradients, *forward.arena);
+}
+
+std::unique_ptr<MixerWeights> prepare(const MixerConfig& config,
+                                      std::span<const float* const> params) {
+  return prepare_projected_layer(op_shape(config), config_of(&config).model_dim, params);
+}
+
+void forward(const LayerArgs& args) noexcept {
+  LayerArgs chosen = args;
+  if (!config_of(args.config).causal) chosen.form = Form::kParallel;
+  forward_projected_layer(kDef, chosen);
+}
+
+std::vector<std::string> example_configs() {
+  return {R"({"num_heads": 4, "key_dim": 32})",
+          R"({"num_heads": 2, "key_dim": 5, "value_dim": 3})",
+          R"({"num_heads": 1, "key_dim": 33, "value_dim": 72})",
+          R"({"num_heads": 2, "key_dim": 6, "value_dim": 7, "feature_map": "relu"})",
+          R"({"num_heads": 2, "key_dim": 8, "feature_map": "squared_relu"})",
+          R"({"num_heads": 2, "key_dim": 6, "feature_map": "favor", "num_features": 10})",
+          R"({"num_heads": 2, "key_dim": 8, "value_dim": 4, "normalise": false})",
+          R"({"num_heads": 2, "key_dim": 9, "value_dim": 5, "causal": false})"};
+}
+
+}  // namespace
+
+const MixerDef kDef{
+    .name = "linear_attention",
+    .summary = "causal or full attention with a kernel feature map, O(N) in the sequence length",
+    .recurrence = "S += phi(k) (x) v; z += phi(k); o = S^T phi(q) / (phi(q).z + eps)",
+    .source = "Katharopoulos 2020, arXiv 2006.16236, eqs. 4-20",
+    .state_formula = "4*H*(F*V + F), F = feature dim (K unless favor)",
+    .bounded_state = true,
+    .parse_config = parse_config,
+    .param_specs = param_specs,
+    .state_specs = state_specs,
+    .op_shape = op_shape,
+    .recurrent = recurrent,
+    .parallel = parallel,
+    .chunk = chunk,
+    .step = step,
+    .backward = backward,
+    .prepare = prepare,
+    .forward = forward,
+    .example_configs = example_configs,
+};
+
+}  // namespace tarn::mixers::linear_attention
