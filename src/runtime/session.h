@@ -35,7 +35,7 @@ class Session {
   Session& operator=(Session&&) noexcept = default;
 
   /// Adds tokens to be evaluated by the next Generator::evaluate(). Errors, and nothing is added:
-  /// a token outside the head's classes, more tokens than the model's max_tokens.
+  /// a token outside the vocabulary, more tokens than the model's max_tokens.
   Status append(std::span<const int32_t> tokens);
   /// Draws the next token from output() and appends it. Errors: inputs are waiting, the sequence is
   /// at max_tokens, the output is not finite (Sampler::draw). Allocates nothing within reserve().
@@ -70,6 +70,8 @@ class Session {
   int64_t position() const { return state_.position(); }
   /// Inputs that wait for evaluation, the start token included.
   int64_t waiting() const { return token_count() + 1 - position(); }
+  /// Whether the sequence has max_tokens tokens: its last token is never evaluated.
+  bool is_full() const;
   /// Whether output() predicts the next token.
   bool has_output() const { return waiting() == 0; }
   /// Head output after the last evaluated input; meaningful while has_output().
@@ -81,6 +83,11 @@ class Session {
   bool keeps_tokens() const { return keep_tokens_; }
 
  private:
+  Session(std::shared_ptr<const model::Model> model, SequenceState state);
+  int32_t input(int64_t position) const;
+  /// Waiting inputs that the model has positions for.
+  int64_t evaluable() const;
+
   friend class Generator;       // evaluates
   friend struct SessionAccess;  // snapshots
 
@@ -104,10 +111,12 @@ class Generator {
 
   /// Evaluates every waiting input of every session. A session with one waiting input takes the
   /// step form, with more the chunk form in pieces of kPieceTokens, so the way a session is
-  /// computed depends on that session alone. Errors: no room for the state (kResource).
+  /// computed depends on that session alone. The last token of a full sequence stays waiting.
+  /// Errors, and nothing is evaluated: no room for the state (kResource).
   Status evaluate(std::span<Session* const> sessions);
   /// Evaluates what waits, then draws and appends one token for each session; `drawn` (empty, or
-  /// one per session) receives the tokens. On an error no further token is drawn.
+  /// one per session) receives the tokens. Errors: the first of evaluate() and Session::draw();
+  /// sessions without an error of their own have drawn.
   Status step(std::span<Session* const> sessions, const SamplerOptions& sampler,
               std::span<int32_t> drawn = {});
 
@@ -118,7 +127,9 @@ class Generator {
   static constexpr int64_t kPassRows = 4096;    ///< rows of one pass, at least one session's piece
 
  private:
-  Status evaluate_pass(std::span<Session* const> sessions, mixers::Form form);
+  /// Evaluates the next piece of the sessions that take `form` now; false if there are none.
+  bool evaluate_round(std::span<Session* const> sessions, mixers::Form form);
+  void evaluate_group(mixers::Form form, int64_t rows);
   void prepare_samplers(const SamplerOptions& options);
 
   std::shared_ptr<const model::Model> model_;
