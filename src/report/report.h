@@ -1,0 +1,15 @@
+#pragma once
+
+#include <string>
+
+#include "base/result.h"
+
+namespace tarn::report {
+
+/// Builds the page that `tarn report FOLDER` writes: pictures, curves and tables of a folder.
+/// `FOLDER/report.json` says what to show (docs/cli.md, "report"); without it the page shows every
+/// *.png, every *.jsonl that looks like a training log and every *.json with a list of "rows".
+/// Errors: what a file named by report.json lacks, with its path; kNotFound for an empty folder.
+Result<std::string> build_report(const std::string& folder);
+
+}  // namespace tarn::report

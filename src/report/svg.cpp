@@ -1,0 +1,222 @@
+#include "report/svg.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <iterator>
+
+namespace tarn::report {
+namespace {
+
+constexpr double kLeft = 68, kRight = 20, kTop = 64, kBottom = 52;
+constexpr size_t kMaxDrawnPoints = 1200;
+constexpr std::array kDashes = {"", "7 4", "2 3", "10 3 2 3", "14 5", "4 2"};
+
+constexpr const char* kStyle =
+    "<style>.tarn-chart{--ink:#1c2024;--grid:#d5dae0;--s0:#1f5fa8;--s1:#b8430f;--s2:#2c7a3f;"
+    "--s3:#7a3fa0;--s4:#806400;--s5:#0b6f78;font:13px system-ui,sans-serif}"
+    "@media(prefers-color-scheme:dark){.tarn-chart{--ink:#e6e9ec;--grid:#3a4148;--s0:#7db4f0;"
+    "--s1:#f0955f;--s2:#74c98a;--s3:#c79af0;--s4:#e0c04a;--s5:#5fd0d8}}"
+    ".tarn-chart text{fill:var(--ink)}.tarn-chart .grid{stroke:var(--grid)}"
+    ".tarn-chart .frame{stroke:var(--ink);fill:none}"
+    ".tarn-chart .line{fill:none;stroke-width:2;stroke-linejoin:round}</style>";
+
+/// Maps data values of one axis to pixels.
+struct Axis {
+  bool log = false;
+  double low = 0, high = 1;    // data range
+  double first = 0, last = 1;  // pixel of low and of high
+  double pixel(double value) const {
+    const double part =
+        log ? (std::log10(value) - std::log10(low)) / (std::log10(high) - std::log10(low))
+            : (value - low) / (high - low);
+    return first + part * (last - first);
+  }
+};
+
+bool drawable(const LineChart& chart, const std::pair<double, double>& point) {
+  return std::isfinite(point.first) && std::isfinite(point.second) &&
+         (!chart.x_log || point.first > 0) && (!chart.y_log || point.second > 0);
+}
+
+/// Widens an empty range, and leaves some air around a linear one.
+void finish_range(Axis& axis, bool air) {
+  if (axis.low == axis.high) {
+    const double half = axis.log ? 0 : std::max(1e-9, std::abs(axis.low) * 0.1);
+    axis.low = axis.log ? axis.low / 2 : axis.low - half;
+    axis.high = axis.log ? axis.high * 2 : axis.high + half;
+  } else if (air && !axis.log) {
+    const double margin = 0.05 * (axis.high - axis.low);
+    axis.high += margin;
+    axis.low = axis.low >= 0 && axis.low < margin ? 0 : axis.low - margin;
+  }
+}
+
+std::vector<double> ticks_of(const Axis& axis, int wanted) {
+  return axis.log ? log_ticks(axis.low, axis.high) : linear_ticks(axis.low, axis.high, wanted);
+}
+
+void draw_axes(const LineChart& chart, const Axis& x, const Axis& y, std::string& svg) {
+  auto out = std::back_inserter(svg);
+  for (double tick : ticks_of(x, 8)) {
+    fmt::format_to(out,
+                   "<line class=\"grid\" x1=\"{0:.1f}\" x2=\"{0:.1f}\" y1=\"{1:.1f}\" "
+                   "y2=\"{2:.1f}\"/><text x=\"{0:.1f}\" y=\"{3:.1f}\" text-anchor=\"middle\">"
+                   "{4}</text>",
+                   x.pixel(tick), y.first, y.last, y.first + 18, tick_label(tick));
+  }
+  for (double tick : ticks_of(y, 6)) {
+    fmt::format_to(out,
+                   "<line class=\"grid\" x1=\"{1:.1f}\" x2=\"{2:.1f}\" y1=\"{0:.1f}\" "
+                   "y2=\"{0:.1f}\"/><text x=\"{3:.1f}\" y=\"{4:.1f}\" text-anchor=\"end\">"
+                   "{5}</text>",
+                   y.pixel(tick), x.first, x.last, x.first - 8, y.pixel(tick) + 4,
+                   tick_label(tick));
+  }
+  fmt::format_to(out,
+                 "<rect class=\"frame\" x=\"{:.1f}\" y=\"{:.1f}\" width=\"{:.1f}\" "
+                 "height=\"{:.1f}\"/>",
+                 x.first, y.last, x.last - x.first, y.first - y.last);
+  fmt::format_to(out, "<text x=\"{:.1f}\" y=\"{}\" text-anchor=\"middle\">{}</text>",
+                 (x.first + x.last) / 2, chart.height - 12, escape_markup(chart.x_label));
+  const double middle = (y.first + y.last) / 2;
+  fmt::format_to(out,
+                 "<text x=\"16\" y=\"{0:.1f}\" text-anchor=\"middle\" "
+                 "transform=\"rotate(-90 16 {0:.1f})\">{1}</text>",
+                 middle, escape_markup(chart.y_label));
+}
+
+void draw_series(const LineChart& chart, const Axis& x, const Axis& y, size_t index,
+                 std::string& svg) {
+  std::vector<std::pair<double, double>> points;
+  for (const auto& point : chart.series[index].points) {
+    if (drawable(chart, point)) points.push_back(point);
+  }
+  if (points.empty()) return;
+  const size_t step = (points.size() + kMaxDrawnPoints - 1) / kMaxDrawnPoints;
+  auto out = std::back_inserter(svg);
+  fmt::format_to(
+      out, "<polyline class=\"line\" style=\"stroke:var(--s{})\"{} points=\"", index % 6,
+      index % 6 == 0 ? std::string() : fmt::format(" stroke-dasharray=\"{}\"", kDashes[index % 6]));
+  for (size_t i = 0; i < points.size(); ++i) {
+    if (i % step != 0 && i + 1 != points.size()) continue;
+    fmt::format_to(out, "{:.1f},{:.1f} ", x.pixel(points[i].first), y.pixel(points[i].second));
+  }
+  svg += "\"/>";
+  if (points.size() > 24) return;
+  for (const auto& point : points) {
+    fmt::format_to(out, "<circle r=\"3\" cx=\"{:.1f}\" cy=\"{:.1f}\" style=\"fill:var(--s{})\"/>",
+                   x.pixel(point.first), y.pixel(point.second), index % 6);
+  }
+}
+
+void draw_legend(const LineChart& chart, std::string& svg) {
+  double left = kLeft;
+  for (size_t i = 0; i < chart.series.size(); ++i) {
+    const std::string& name = chart.series[i].name;
+    fmt::format_to(std::back_inserter(svg),
+                   "<line class=\"line\" style=\"stroke:var(--s{0})\" stroke-dasharray=\"{1}\" "
+                   "x1=\"{2:.1f}\" x2=\"{3:.1f}\" y1=\"44\" y2=\"44\"/>"
+                   "<text x=\"{4:.1f}\" y=\"48\">{5}</text>",
+                   i % 6, i % 6 == 0 ? "none" : kDashes[i % 6], left, left + 28, left + 34,
+                   escape_markup(name));
+    left += 34 + 7.2 * static_cast<double>(name.size()) + 24;
+  }
+}
+
+}  // namespace
+
+std::string escape_markup(const std::string& text) {
+  std::string out;
+  for (char c : text) {
+    switch (c) {
+      case '&': out += "&amp;"; break;
+      case '<': out += "&lt;"; break;
+      case '>': out += "&gt;"; break;
+      case '"': out += "&quot;"; break;
+      case '\'': out += "&#39;"; break;
+      default:
+        if (static_cast<unsigned char>(c) >= 0x20 || c == '\n' || c == '\t') out += c;
+    }
+  }
+  return out;
+}
+
+std::vector<double> linear_ticks(double low, double high, int wanted) {
+  const double rough = (high - low) / std::max(1, wanted);
+  const double power = std::pow(10.0, std::floor(std::log10(rough)));
+  double step = 10 * power;
+  for (double factor : {1.0, 2.0, 5.0}) {
+    if (factor * power >= rough) {
+      step = factor * power;
+      break;
+    }
+  }
+  std::vector<double> ticks;
+  const double first = std::ceil(low / step - 1e-9);
+  for (double i = first; i * step <= high + 1e-9 * step && ticks.size() < 100; ++i) {
+    ticks.push_back(i * step);
+  }
+  return ticks;
+}
+
+std::vector<double> log_ticks(double low, double high) {
+  const int from = static_cast<int>(std::floor(std::log10(low) - 1e-9));
+  const int to = static_cast<int>(std::ceil(std::log10(high) + 1e-9));
+  const bool fine = to - from <= 3;
+  const int stride = std::max(1, (to - from) / 8);
+  std::vector<double> ticks;
+  for (int power = from; power <= to; power += stride) {
+    for (double factor : {1.0, 2.0, 5.0}) {
+      const double tick = factor * std::pow(10.0, power);
+      const bool inside = tick >= low * (1 - 1e-9) && tick <= high * (1 + 1e-9);
+      if (inside && (fine || factor == 1.0)) ticks.push_back(tick);
+    }
+  }
+  return ticks;
+}
+
+std::string tick_label(double value) {
+  const double size = std::abs(value);
+  if (size >= 1e9 || (size > 0 && size < 1e-4)) return fmt::format("{:.3g}", value);
+  if (size >= 1e6) return fmt::format("{:.4g}M", value / 1e6);
+  if (size >= 1e4) return fmt::format("{:.4g}k", value / 1e3);
+  // Steps are round, so what is left of a tick after six digits is rounding.
+  return size < 1e-12 ? "0" : fmt::format("{:.6g}", value);
+}
+
+std::string render_line_chart(const LineChart& chart) {
+  Axis x{chart.x_log, INFINITY, -INFINITY, kLeft, chart.width - kRight};
+  Axis y{chart.y_log, INFINITY, -INFINITY, chart.height - kBottom, kTop};
+  for (const Series& series : chart.series) {
+    for (const auto& point : series.points) {
+      if (!drawable(chart, point)) continue;
+      x.low = std::min(x.low, point.first);
+      x.high = std::max(x.high, point.first);
+      y.low = std::min(y.low, point.second);
+      y.high = std::max(y.high, point.second);
+    }
+  }
+  std::string svg = fmt::format(
+      "<svg xmlns=\"http://www.w3.org/2000/svg\" class=\"tarn-chart\" role=\"img\" "
+      "viewBox=\"0 0 {0} {1}\" width=\"{0}\" height=\"{1}\"><title>{2}</title><desc>{3}</desc>"
+      "{4}<text x=\"{5}\" y=\"22\" font-weight=\"600\">{2}</text>",
+      chart.width, chart.height, escape_markup(chart.title), escape_markup(chart.description),
+      kStyle, kLeft);
+  if (x.low > x.high) {
+    svg += fmt::format("<text x=\"{}\" y=\"{}\">No data to draw.</text></svg>", kLeft,
+                       chart.height / 2);
+    return svg;
+  }
+  finish_range(x, false);
+  finish_range(y, true);
+  draw_axes(chart, x, y, svg);
+  for (size_t i = 0; i < chart.series.size(); ++i) draw_series(chart, x, y, i, svg);
+  draw_legend(chart, svg);
+  svg += "</svg>";
+  return svg;
+}
+
+}  // namespace tarn::report

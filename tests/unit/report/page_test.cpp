@@ -1,0 +1,173 @@
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <filesystem>
+#include <string>
+
+#include "base/file.h"
+#include "report/html.h"
+#include "report/png.h"
+#include "report/records.h"
+#include "report/report.h"
+#include "report/svg.h"
+
+namespace tarn::report {
+namespace {
+
+size_t count_of(const std::string& text, const std::string& part) {
+  size_t count = 0;
+  for (size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++count;
+  return count;
+}
+
+TEST(Svg, LinearTicksAreRoundAndInside) {
+  EXPECT_EQ(linear_ticks(0, 10, 5), (std::vector<double>{0, 2, 4, 6, 8, 10}));
+  for (double tick : linear_ticks(0.613, 0.7217, 6)) {
+    EXPECT_GE(tick, 0.613 - 1e-12);
+    EXPECT_LE(tick, 0.7217 + 1e-12);
+    EXPECT_NEAR(tick / 0.02, std::round(tick / 0.02), 1e-9);
+  }
+}
+
+TEST(Svg, LogTicksArePowersOfTen) {
+  EXPECT_EQ(log_ticks(1, 1e6).size(), 7u);
+  const std::vector<double> fine = log_ticks(1, 10);
+  ASSERT_EQ(fine.size(), 4u);
+  EXPECT_DOUBLE_EQ(fine[1], 2);
+  EXPECT_DOUBLE_EQ(fine[2], 5);
+}
+
+TEST(Svg, LabelsAreShort) {
+  EXPECT_EQ(tick_label(0), "0");
+  EXPECT_EQ(tick_label(65536), "65.54k");
+  EXPECT_EQ(tick_label(0.30000000000000004), "0.3");
+  EXPECT_EQ(tick_label(2e6), "2M");
+}
+
+TEST(Svg, DrawsEverySeriesAtTheRightEnds) {
+  LineChart chart;
+  chart.title = "a < b";
+  chart.description = "falls & falls";
+  chart.series = {{"one", {{0, 1}, {10, 0}}}, {"two", {{0, 0.5}, {10, NAN}, {5, 0.25}}}};
+  const std::string svg = render_line_chart(chart);
+  EXPECT_EQ(count_of(svg, "<polyline"), 2u);
+  EXPECT_EQ(count_of(svg, "<circle"), 4u) << "the NaN point must not be drawn";
+  EXPECT_NE(svg.find("a &lt; b"), std::string::npos);
+  EXPECT_NE(svg.find("falls &amp; falls"), std::string::npos);
+  EXPECT_EQ(svg.find("nan"), std::string::npos);
+  EXPECT_NE(svg.find("68.0,"), std::string::npos) << "x = 0 lies on the left edge";
+  EXPECT_NE(svg.find("700.0,"), std::string::npos) << "x = 10 lies on the right edge";
+}
+
+TEST(Svg, DegenerateDataStillGivesAChart) {
+  LineChart chart;
+  EXPECT_NE(render_line_chart(chart).find("No data"), std::string::npos);
+  chart.series = {{"dot", {{3, 3}}}};
+  chart.x_log = chart.y_log = true;
+  const std::string svg = render_line_chart(chart);
+  EXPECT_EQ(svg.find("nan"), std::string::npos);
+  EXPECT_EQ(svg.find("inf"), std::string::npos);
+  chart.series = {{"negative", {{-1, -1}}}};
+  EXPECT_NE(render_line_chart(chart).find("No data"), std::string::npos);
+}
+
+TEST(Svg, LongSeriesAreThinnedButKeepTheirEnd) {
+  LineChart chart;
+  chart.series = {{"long", {}}};
+  for (int i = 0; i < 100'000; ++i) chart.series[0].points.push_back({i, i % 7});
+  const std::string svg = render_line_chart(chart);
+  EXPECT_LT(svg.size(), 60'000u);
+  EXPECT_NE(svg.find(" 700.0,"), std::string::npos);
+}
+
+TEST(Html, Base64HasTheTestVectorsOfRfc4648) {
+  EXPECT_EQ(base64(""), "");
+  EXPECT_EQ(base64("f"), "Zg==");
+  EXPECT_EQ(base64("fo"), "Zm8=");
+  EXPECT_EQ(base64("foo"), "Zm9v");
+  EXPECT_EQ(base64("foobar"), "Zm9vYmFy");
+  EXPECT_EQ(base64("\xff\xfe\xfd"), "//79");
+}
+
+TEST(Html, EscapesEverythingAndClosesItsSections) {
+  HtmlPage page("<script>", "\"a\" & b");
+  page.section("one");
+  page.table({"c<", {"x<", "y"}, {{"<b>", "2"}}});
+  page.section("two");
+  page.code("a && b");
+  ASSERT_TRUE(page.picture(Image::filled(2, 2, 1, 0), "a \"quoted\" alt", "cap").ok());
+  const std::string html = page.finish();
+  EXPECT_EQ(html.find("<script"), std::string::npos);
+  EXPECT_EQ(html.find("<b>"), std::string::npos);
+  EXPECT_EQ(count_of(html, "<section>"), 2u);
+  EXPECT_EQ(count_of(html, "</section>"), 2u);
+  EXPECT_EQ(count_of(html, "<h1>"), 1u);
+  EXPECT_NE(html.find("alt=\"a &quot;quoted&quot; alt\""), std::string::npos);
+  EXPECT_NE(html.find("<th scope=\"row\">&lt;b&gt;</th><td>2</td>"), std::string::npos);
+  EXPECT_EQ(html.find("http://"), std::string::npos) << "nothing may be fetched";
+  EXPECT_EQ(html.find("https://"), std::string::npos);
+}
+
+TEST(Records, CellsReadLikeNumbers) {
+  EXPECT_EQ(cell_text(nullptr, 3), "–");
+  const Json big(int64_t{1234567}), real(1234.5678), small(0.0123456), tiny(1e-9), flag(true);
+  EXPECT_EQ(cell_text(&big, 3), "1,234,567");
+  EXPECT_EQ(cell_text(&real, 3), "1,235");
+  EXPECT_EQ(cell_text(&real, 6), "1,234.57");
+  EXPECT_EQ(cell_text(&small, 3), "0.0123");
+  EXPECT_EQ(cell_text(&tiny, 3), "1.00e-09");
+  EXPECT_EQ(cell_text(&flag, 3), "yes");
+}
+
+class ReportFolder : public testing::Test {
+ protected:
+  void SetUp() override {
+    folder_ = (std::filesystem::path(testing::TempDir()) / "tarn_report").string();
+    std::filesystem::remove_all(folder_);
+    ASSERT_TRUE(make_directories(folder_).ok());
+  }
+  void write(const std::string& name, const std::string& text) {
+    ASSERT_TRUE(write_file_atomic(folder_ + "/" + name, text).ok());
+  }
+  std::string folder_;
+};
+
+TEST_F(ReportFolder, ShowsWhatTheManifestNames) {
+  write("bench.json", R"({"rows":[{"m":"a","t":{"first":0.5}},{"m":"b","t":{"first":2}}]})");
+  write("log.jsonl", "{\"u\":1,\"l\":3.5}\n{\"other\":1}\n{\"u\":2,\"l\":2.5}\n{\"u\":3,\"l");
+  ASSERT_TRUE(write_png(folder_ + "/p.png", Image::filled(4, 4, 1, 9)).ok());
+  write("report.json", R"({"title":"T","sections":[{"heading":"H","text":"words",
+    "tables":[{"file":"bench.json","columns":[{"key":"m"},{"key":"t.first","title":"first"}]}],
+    "pictures":[{"file":"p.png","alt":"four by four"}],
+    "curves":[{"title":"C","description":"d","x":"u","y":"l",
+               "series":[{"file":"log.jsonl","name":"run"}]}]}]})");
+  const Result<std::string> page = build_report(folder_);
+  ASSERT_TRUE(page.ok()) << page.error().to_string();
+  EXPECT_NE(page.value().find("<th scope=\"row\">a</th><td>0.500</td>"), std::string::npos);
+  EXPECT_NE(page.value().find("four by four"), std::string::npos);
+  EXPECT_EQ(count_of(page.value(), "<circle"), 2u) << "two complete records";
+}
+
+TEST_F(ReportFolder, WithoutManifestShowsEverything) {
+  write("bench.json", R"({"rows":[{"mode_name":"a","speed":2.5}]})");
+  ASSERT_TRUE(write_png(folder_ + "/p.png", Image::filled(4, 4, 1, 9)).ok());
+  const std::string page = build_report(folder_).value();
+  EXPECT_NE(page.find("mode name"), std::string::npos);
+  EXPECT_NE(page.find("data:image/png"), std::string::npos);
+}
+
+TEST_F(ReportFolder, ErrorsNameTheFileAndTheKey) {
+  EXPECT_EQ(build_report(folder_ + "/none").error().code, ErrorCode::kNotFound);
+  EXPECT_EQ(build_report(folder_).error().code, ErrorCode::kNotFound);
+  write("report.json", R"({"title":"T","sections":[{"heading":"H","picture":[]}]})");
+  const Result<std::string> unknown = build_report(folder_);
+  ASSERT_FALSE(unknown.ok());
+  EXPECT_NE(unknown.error().to_string().find("sections[0]"), std::string::npos);
+  EXPECT_NE(unknown.error().to_string().find("picture"), std::string::npos);
+  write("report.json",
+        R"({"title":"T","sections":[{"heading":"H","pictures":[{"file":"x.png","alt":"a"}]}]})");
+  EXPECT_NE(build_report(folder_).error().to_string().find("x.png"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace tarn::report
