@@ -9,7 +9,12 @@ find_package(CLI11 REQUIRED)
 find_package(Boost 1.81 REQUIRED)
 pkg_check_modules(hwy REQUIRED IMPORTED_TARGET libhwy)
 pkg_check_modules(xxhash REQUIRED IMPORTED_TARGET libxxhash)
-find_package(dnnl REQUIRED)
+# Not find_package(dnnl): Debian's package file asks for OpenCL, which its CPU library never uses.
+find_path(DNNL_INCLUDE_DIR oneapi/dnnl/dnnl.hpp REQUIRED)
+find_library(DNNL_LIBRARY dnnl REQUIRED)
+add_library(DNNL::dnnl UNKNOWN IMPORTED)
+set_target_properties(DNNL::dnnl PROPERTIES IMPORTED_LOCATION ${DNNL_LIBRARY}
+                      INTERFACE_INCLUDE_DIRECTORIES ${DNNL_INCLUDE_DIR})
 
 if(TARN_TRAIN)
   # An installed libtorch (Torch_DIR, CMAKE_PREFIX_PATH) wins over the wheel of scripts/setup.
