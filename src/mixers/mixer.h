@@ -17,10 +17,10 @@ namespace tarn::mixers {
 
 /// How a parameter starts. `scale` is the standard deviation, the bound or the value.
 struct Init {
-  enum class Kind : uint8_t { kConstant, kNormal, kUniform, kGridSinusoid };
+  enum class Kind : uint8_t { kConstant, kNormal, kUniform, kGridSinusoid, kMixtureBias };
   Kind kind = Kind::kConstant;
   float scale = 0.0f;
-  int64_t period = 0;  ///< kGridSinusoid: row length (see model/parameters.h)
+  int64_t period = 0;  ///< kGridSinusoid: row length; kMixtureBias: components (model/parameters.h)
 };
 
 /// One row of a parameter table: what training creates, the file stores and the runtime reads.

@@ -25,10 +25,21 @@ enum class HeadKind : uint8_t {
 /// What the token stream is; decides how prompts and outputs are read and drawn, nothing else.
 enum class Modality : uint8_t { kTokens, kBytes, kImage };
 
+/// Caps on what a config may ask for, checked before anything is allocated.
+inline constexpr int64_t kMaxModelDim = 65'536;
+inline constexpr int64_t kMaxVocabulary = int64_t{1} << 24;
+inline constexpr int64_t kMaxTokens = int64_t{1} << 31;
+inline constexpr int64_t kMaxLayers = 1024;
+inline constexpr int64_t kMaxMlpDim = int64_t{1} << 20;
+inline constexpr int64_t kMaxComponents = 1024;
+inline constexpr int64_t kMaxLevels = 65'536;
+inline constexpr int64_t kMaxImageSide = 65'536;
+inline constexpr int64_t kMaxParameters = int64_t{1} << 36;
+
 struct LayerConfig {
   const mixers::MixerDef* mixer = nullptr;
   std::shared_ptr<const mixers::MixerConfig> mixer_config;
-  Json mixer_json;  ///< as written, for saving
+  Json mixer_json;  ///< the whole "mixer" object as written, "name" included, for saving
   int64_t mlp_hidden_dim = 0;
   kernels::Activation mlp_activation = kernels::Activation::kRelu;
 };

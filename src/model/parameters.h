@@ -13,7 +13,7 @@ namespace tarn::model {
 ///   layers.I.norm1.{weight,bias}  layers.I.mixer.<mixer's own>  layers.I.norm2.{weight,bias}
 ///   layers.I.mlp.up.{weight,bias} [hidden, D]  layers.I.mlp.down.{weight,bias} [D, hidden]
 ///   final_norm.{weight,bias} (when configured)  head.{weight,bias} [head_dim, D]
-/// RMS norms have no bias.
+/// RMS norms have no bias. The config's caps keep every size within int64.
 std::vector<mixers::ParamSpec> parameter_table(const ModelConfig& config);
 
 /// Fills `values` with the start of `spec` from (seed, the parameter's name): a pure function, so
@@ -21,7 +21,10 @@ std::vector<mixers::ParamSpec> parameter_table(const ModelConfig& config);
 ///   kConstant: scale everywhere.  kNormal: N(0, scale²).  kUniform: U(−scale, scale).
 ///   kGridSinusoid: row p of [rows, D] is scale times sinusoids of (p / period) in the first half
 ///   and of (p mod period) in the second half of the channels: a learned table that starts by
-///   knowing rows and columns of an image of that width.
+///   knowing rows and columns of an image of that width. Channel c of a half of n channels holds
+///   sin (c even) or cos (c odd) of u · base^(−2⌊c/2⌋/n), base = max(period, rows/period, 2).
+///   kMixtureBias: the head bias [3·period] of a logistic mixture of `period` components: weights
+///   0, means evenly spread over [−1, 1], log scales `scale`.
 void initialise(const mixers::ParamSpec& spec, uint64_t seed, float* values);
 
 /// Number of values of a shape.

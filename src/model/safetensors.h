@@ -26,6 +26,7 @@ struct SafetensorsLimits {
   int64_t max_tensors = 100'000;
   int64_t max_name_bytes = 1024;
   int64_t max_rank = 8;
+  bool follow_links = false;  ///< the file itself may be a symbolic link
 };
 
 /// Header of a .safetensors file: tensors sorted by offset, without gaps, overlaps or trailing
@@ -61,7 +62,8 @@ struct TensorToWrite {
   DType dtype = DType::kF32;
 };
 
-/// Writes a file atomically; tensors in the given order, metadata string to string.
+/// Writes a file atomically; tensors in the given order, metadata string to string. Names must be
+/// unique and dtypes f32 or bf16; the header is padded with spaces so that data is 8-byte aligned.
 Status write_safetensors(const std::string& path, const std::vector<TensorToWrite>& tensors,
                          const std::vector<std::pair<std::string, std::string>>& metadata);
 

@@ -1,0 +1,270 @@
+#include "model/config.h"
+
+#include <fmt/format.h>
+
+#include <charconv>
+#include <optional>
+#include <utility>
+
+#include "base/checked.h"
+#include "model/parameters.h"
+
+namespace tarn::model {
+namespace {
+
+const std::vector<std::string> kModalities = {"tokens", "bytes", "image"};
+const std::vector<std::string> kPositions = {"none", "learned", "sinusoidal"};
+const std::vector<std::string> kNorms = {"layer_norm", "rms_norm"};
+const std::vector<std::string> kPlacements = {"post", "pre"};
+const std::vector<std::string> kHeads = {"categorical", "discretised_logistic_mixture"};
+const std::vector<std::string> kActivations = {"relu", "gelu", "gelu_tanh", "silu"};
+
+/// The double whose shortest decimal form is that of `value`: 1e-05 instead of 9.99999974e-06.
+double decimal(float value) {
+  char digits[32];
+  const char* end = std::to_chars(digits, digits + sizeof digits, value).ptr;
+  double result = 0;
+  std::from_chars(digits, end, result);
+  return result;
+}
+
+void read_image(JsonReader& top, ModelConfig& config, Status& status) {
+  const Json* json =
+      config.modality == Modality::kImage ? top.required("image") : top.optional("image");
+  if (json == nullptr) return;
+  if (config.modality != Modality::kImage) {
+    top.fail("image", "is only for modality image");
+    return;
+  }
+  JsonReader reader(*json, top.path("image"));
+  config.image_width = reader.integer("width", 1, kMaxImageSide);
+  config.image_height = reader.integer("height", 1, kMaxImageSide);
+  config.image_channels = reader.integer("channels", 1, 4, 1);
+  status = reader.finish();
+}
+
+void read_position(JsonReader& top, ModelConfig& config, Status& status) {
+  const Json* json = top.required("position");
+  if (json == nullptr) return;
+  JsonReader reader(*json, top.path("position"));
+  config.position = static_cast<PositionKind>(reader.choice("kind", kPositions));
+  config.position_period = reader.integer("grid_width", 0, kMaxImageSide, 0);
+  if (config.position != PositionKind::kLearned && config.position_period > 0) {
+    reader.fail("grid_width", "is only for learned positions");
+  }
+  status = reader.finish();
+}
+
+void read_norm(JsonReader& top, ModelConfig& config, Status& status) {
+  const Json* json = top.required("norm");
+  if (json == nullptr) return;
+  JsonReader reader(*json, top.path("norm"));
+  config.norm = static_cast<NormKind>(reader.choice("kind", kNorms));
+  config.placement = static_cast<NormPlacement>(reader.choice("placement", kPlacements));
+  config.norm_eps = static_cast<float>(reader.number("eps", 1e-12, 1.0, 1e-5));
+  config.final_norm = reader.boolean("final", true);
+  status = reader.finish();
+}
+
+void read_head(JsonReader& top, ModelConfig& config, Status& status) {
+  const Json* json = top.required("head");
+  if (json == nullptr) return;
+  JsonReader reader(*json, top.path("head"));
+  config.head.kind = static_cast<HeadKind>(reader.choice("kind", kHeads));
+  const char* size_key = "classes";
+  if (config.head.kind == HeadKind::kCategorical) {
+    config.head.classes = reader.integer("classes", 1, kMaxVocabulary);
+  } else {
+    size_key = "levels";
+    config.head.components = reader.integer("components", 1, kMaxComponents, 10);
+    config.head.classes = reader.integer("levels", 2, kMaxLevels, 256);
+  }
+  if (config.head.classes > config.vocabulary) {
+    reader.fail(size_key, fmt::format("is {}, but what the model predicts must be in its "
+                                      "vocabulary of {}",
+                                      config.head.classes, config.vocabulary));
+  }
+  status = reader.finish();
+}
+
+Result<LayerConfig> read_mixer(const Json& json, int64_t model_dim, const std::string& where) {
+  LayerConfig layer;
+  layer.mixer_json = json;
+  const Json* name = json.find("name");
+  if (json.as_object() == nullptr || name == nullptr || name->as_string() == nullptr) {
+    return invalid_argument("must be an object with a string \"name\"", where);
+  }
+  TARN_ASSIGN(layer.mixer, mixers::find_mixer(*name->as_string(), where + ".name"));
+  Json::Object rest;
+  for (const Json::Member& member : *json.as_object()) {
+    if (member.first != "name") rest.push_back(member);
+  }
+  TARN_ASSIGN(layer.mixer_config,
+              layer.mixer->parse_config(Json(std::move(rest)), model_dim, where));
+  return layer;
+}
+
+/// Appends the layers of one entry of "layers".
+Status read_layer_group(const Json& json, const std::string& where, ModelConfig& config) {
+  JsonReader reader(json, where);
+  const int64_t repeat = reader.integer("repeat", 1, kMaxLayers, 1);
+  const Json* mixer = reader.required("mixer");
+  const Json* mlp = reader.required("mlp");
+  TARN_RETURN_IF_ERROR(reader.finish());
+  JsonReader mlp_reader(*mlp, reader.path("mlp"));
+  const int64_t hidden = mlp_reader.integer("hidden_dim", 1, kMaxMlpDim);
+  const size_t activation = mlp_reader.choice("activation", kActivations);
+  TARN_RETURN_IF_ERROR(mlp_reader.finish());
+  if (static_cast<int64_t>(config.layers.size()) + repeat > kMaxLayers) {
+    return invalid_argument(fmt::format("there are more than {} layers", kMaxLayers), where);
+  }
+  TARN_ASSIGN(LayerConfig layer, read_mixer(*mixer, config.model_dim, reader.path("mixer")));
+  layer.mlp_hidden_dim = hidden;
+  layer.mlp_activation = *kernels::activation_from_name(kActivations[activation]);
+  config.layers.insert(config.layers.end(), static_cast<size_t>(repeat), layer);
+  return {};
+}
+
+Status read_layers(const Json& json, const std::string& where, ModelConfig& config) {
+  const Json::Array* groups = json.as_array();
+  if (groups == nullptr || groups->empty()) {
+    return invalid_argument("must be a non-empty array of layers", where);
+  }
+  for (size_t i = 0; i < groups->size(); ++i) {
+    TARN_RETURN_IF_ERROR(read_layer_group((*groups)[i], fmt::format("{}[{}]", where, i), config));
+  }
+  return {};
+}
+
+/// Rules between keys.
+void check_together(JsonReader& top, const ModelConfig& config) {
+  if (config.start_token >= config.vocabulary) {
+    top.fail("start_token", fmt::format("is {}, must be below the vocabulary of {}",
+                                        config.start_token, config.vocabulary));
+  }
+  if (config.max_tokens == 0 && config.position == PositionKind::kLearned) {
+    top.fail("max_tokens", "must be at least 1 with learned positions, got 0");
+  }
+  if (config.modality == Modality::kImage && config.max_tokens > 0) {
+    const int64_t tokens = config.image_width * config.image_height * config.image_channels;
+    if (tokens > config.max_tokens) {
+      top.fail("max_tokens",
+               fmt::format("is {}, but an image of {}x{}x{} has {} tokens", config.max_tokens,
+                           config.image_width, config.image_height, config.image_channels, tokens));
+    }
+  }
+  if (config.modality == Modality::kBytes &&
+      (config.head.kind != HeadKind::kCategorical || config.head.classes != 256)) {
+    top.fail("head", "must be categorical with 256 classes for modality bytes");
+  }
+}
+
+/// The total number of parameters, or nothing when it does not fit int64.
+std::optional<int64_t> total_parameters(const ModelConfig& config) {
+  int64_t total = 0;
+  for (const mixers::ParamSpec& spec : parameter_table(config)) {
+    const auto size = checked_product<int64_t>(spec.shape);
+    const auto sum = size ? checked_add(total, *size) : std::nullopt;
+    if (!sum) return std::nullopt;
+    total = *sum;
+  }
+  return total;
+}
+
+}  // namespace
+
+Result<ModelConfig> parse_model_config(const Json& json, const std::string& where) {
+  JsonReader reader(json, where);
+  ModelConfig config;
+  reader.choice("format", {"tarn-model"});
+  const Json* version = reader.required("format_version");
+  if (version != nullptr && (version->as_int() == nullptr || *version->as_int() != 1)) {
+    reader.fail("format_version",
+                "is " + json_quote(version->dump(), 20) + ", this build reads version 1");
+  }
+  Status image, position, norm, head;
+  config.modality = static_cast<Modality>(reader.choice("modality", kModalities));
+  read_image(reader, config, image);
+  config.vocabulary = reader.integer("vocabulary", 1, kMaxVocabulary);
+  config.start_token = reader.integer("start_token", 0, kMaxVocabulary - 1);
+  config.model_dim = reader.integer("model_dim", 1, kMaxModelDim);
+  config.max_tokens = reader.integer("max_tokens", 0, kMaxTokens);
+  read_position(reader, config, position);
+  config.embedding_scale = static_cast<float>(reader.number("embedding_scale", 0.0, 1000.0, 0.02));
+  read_norm(reader, config, norm);
+  const Json* layers = reader.required("layers");
+  read_head(reader, config, head);
+  if (image.ok() && position.ok() && norm.ok() && head.ok()) check_together(reader, config);
+  TARN_RETURN_IF_ERROR(reader.finish());
+  TARN_RETURN_IF_ERROR(image);
+  TARN_RETURN_IF_ERROR(position);
+  TARN_RETURN_IF_ERROR(norm);
+  TARN_RETURN_IF_ERROR(head);
+  TARN_RETURN_IF_ERROR(read_layers(*layers, reader.path("layers"), config));
+  const std::optional<int64_t> parameters = total_parameters(config);
+  if (!parameters || *parameters > kMaxParameters) {
+    return invalid_argument(
+        fmt::format("the model would have {} parameters, at most {} are allowed",
+                    parameters ? std::to_string(*parameters) : "more than 2^63", kMaxParameters),
+        where);
+  }
+  return config;
+}
+
+Json to_json(const ModelConfig& config) {
+  const auto name = [](const std::vector<std::string>& names, auto value) {
+    return Json(names[static_cast<size_t>(value)]);
+  };
+  Json json;
+  json.set("format", "tarn-model");
+  json.set("format_version", 1);
+  json.set("modality", name(kModalities, config.modality));
+  if (config.modality == Modality::kImage) {
+    json.set("image", Json::Object{{"width", config.image_width},
+                                   {"height", config.image_height},
+                                   {"channels", config.image_channels}});
+  }
+  json.set("vocabulary", config.vocabulary);
+  json.set("start_token", config.start_token);
+  json.set("model_dim", config.model_dim);
+  json.set("max_tokens", config.max_tokens);
+  Json position = Json::Object{{"kind", name(kPositions, config.position)}};
+  if (config.position == PositionKind::kLearned) {
+    position.set("grid_width", config.position_period);
+  }
+  json.set("position", position);
+  json.set("embedding_scale", decimal(config.embedding_scale));
+  json.set("norm", Json::Object{{"kind", name(kNorms, config.norm)},
+                                {"placement", name(kPlacements, config.placement)},
+                                {"eps", decimal(config.norm_eps)},
+                                {"final", config.final_norm}});
+  Json::Array layers;
+  const LayerConfig* previous = nullptr;
+  for (const LayerConfig& layer : config.layers) {
+    if (previous != nullptr && layer.mixer_json == previous->mixer_json &&
+        layer.mlp_hidden_dim == previous->mlp_hidden_dim &&
+        layer.mlp_activation == previous->mlp_activation) {
+      Json& group = layers.back();
+      group.set("repeat", *group.find("repeat")->as_int() + 1);
+    } else {
+      layers.push_back(Json::Object{
+          {"repeat", 1},
+          {"mixer", layer.mixer_json},
+          {"mlp", Json::Object{{"hidden_dim", layer.mlp_hidden_dim},
+                               {"activation", kernels::activation_name(layer.mlp_activation)}}}});
+    }
+    previous = &layer;
+  }
+  json.set("layers", layers);
+  Json head = Json::Object{{"kind", name(kHeads, config.head.kind)}};
+  if (config.head.kind == HeadKind::kCategorical) {
+    head.set("classes", config.head.classes);
+  } else {
+    head.set("components", config.head.components);
+    head.set("levels", config.head.classes);
+  }
+  json.set("head", head);
+  return json;
+}
+
+}  // namespace tarn::model

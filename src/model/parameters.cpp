@@ -1,0 +1,141 @@
+#include "model/parameters.h"
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+
+#include "base/check.h"
+#include "base/checksum.h"
+#include "base/rng.h"
+
+namespace tarn::model {
+namespace {
+
+using mixers::Init;
+using mixers::ParamSpec;
+
+// Log scales of the logistic mixture at the start: exp(-2) = 0.14 makes ten components, 0.22
+// apart, one smooth and nearly flat density over [-1, 1].
+constexpr float kStartLogScale = -2.0f;
+
+Init constant(float value) { return {Init::Kind::kConstant, value, 0}; }
+
+/// torch's Linear: uniform in ±1/√fan_in.
+Init linear_start(int64_t fan_in) {
+  return {Init::Kind::kUniform, 1.0f / std::sqrt(static_cast<float>(fan_in)), 0};
+}
+
+void add_norm(const ModelConfig& config, const std::string& name, std::vector<ParamSpec>& table) {
+  table.push_back({name + ".weight", {config.model_dim}, constant(1.0f), false});
+  if (config.norm == NormKind::kLayerNorm) {
+    table.push_back({name + ".bias", {config.model_dim}, constant(0.0f), false});
+  }
+}
+
+void add_linear(const std::string& name, int64_t out_dim, int64_t in_dim, Init bias,
+                std::vector<ParamSpec>& table) {
+  table.push_back({name + ".weight", {out_dim, in_dim}, linear_start(in_dim), true});
+  table.push_back({name + ".bias", {out_dim}, bias, false});
+}
+
+Init position_start(const ModelConfig& config) {
+  if (config.position_period == 0) return {Init::Kind::kNormal, config.embedding_scale, 0};
+  // √2: the root mean square of a sinusoid is its amplitude over √2.
+  return {Init::Kind::kGridSinusoid, config.embedding_scale * std::sqrt(2.0f),
+          config.position_period};
+}
+
+void fill_grid_sinusoid(const ParamSpec& spec, float* values) {
+  TARN_CHECK(spec.shape.size() == 2 && spec.init.period > 0);
+  const int64_t rows = spec.shape[0], dim = spec.shape[1], period = spec.init.period;
+  const int64_t lines = (rows + period - 1) / period;
+  const double base = static_cast<double>(std::max<int64_t>({period, lines, 2}));
+  const int64_t half = dim / 2;
+  for (int64_t row = 0; row < rows; ++row) {
+    for (int64_t channel = 0; channel < dim; ++channel) {
+      const bool second = channel >= half;
+      const int64_t c = second ? channel - half : channel;
+      const int64_t n = second ? dim - half : half;
+      const int64_t u = second ? row % period : row / period;
+      const double exponent = -2.0 * static_cast<double>(c / 2) / static_cast<double>(n);
+      const double angle = static_cast<double>(u) * std::pow(base, exponent);
+      const double value = c % 2 == 0 ? std::sin(angle) : std::cos(angle);
+      values[row * dim + channel] =
+          static_cast<float>(static_cast<double>(spec.init.scale) * value);
+    }
+  }
+}
+
+void fill_mixture_bias(const ParamSpec& spec, float* values) {
+  const int64_t components = spec.init.period;
+  TARN_CHECK(components > 0 && element_count(spec.shape) == 3 * components);
+  for (int64_t c = 0; c < components; ++c) {
+    values[c] = 0.0f;
+    values[components + c] =
+        components == 1
+            ? 0.0f
+            : static_cast<float>(
+                  2.0 * static_cast<double>(c) / static_cast<double>(components - 1) - 1.0);
+    values[2 * components + c] = spec.init.scale;
+  }
+}
+
+}  // namespace
+
+std::vector<ParamSpec> parameter_table(const ModelConfig& config) {
+  std::vector<ParamSpec> table;
+  const int64_t dim = config.model_dim;
+  table.push_back({"embedding.token.weight",
+                   {config.vocabulary, dim},
+                   {Init::Kind::kNormal, config.embedding_scale, 0},
+                   false});
+  if (config.position == PositionKind::kLearned) {
+    table.push_back(
+        {"embedding.position.weight", {config.max_tokens, dim}, position_start(config), false});
+  }
+  for (size_t i = 0; i < config.layers.size(); ++i) {
+    const LayerConfig& layer = config.layers[i];
+    const std::string prefix = "layers." + std::to_string(i) + ".";
+    add_norm(config, prefix + "norm1", table);
+    for (ParamSpec& spec : layer.mixer->param_specs(*layer.mixer_config)) {
+      spec.name = prefix + "mixer." + spec.name;
+      table.push_back(std::move(spec));
+    }
+    add_norm(config, prefix + "norm2", table);
+    add_linear(prefix + "mlp.up", layer.mlp_hidden_dim, dim, constant(0.0f), table);
+    add_linear(prefix + "mlp.down", dim, layer.mlp_hidden_dim, constant(0.0f), table);
+  }
+  if (config.final_norm) add_norm(config, "final_norm", table);
+  const bool mixture = config.head.kind == HeadKind::kDiscretisedLogisticMixture;
+  add_linear("head", config.head.output_dim(), dim,
+             mixture ? Init{Init::Kind::kMixtureBias, kStartLogScale, config.head.components}
+                     : constant(0.0f),
+             table);
+  return table;
+}
+
+void initialise(const ParamSpec& spec, uint64_t seed, float* values) {
+  const int64_t count = element_count(spec.shape);
+  Philox rng{seed, xxh3_64(spec.name.data(), static_cast<int64_t>(spec.name.size())), 0};
+  switch (spec.init.kind) {
+    case Init::Kind::kConstant: std::fill(values, values + count, spec.init.scale); return;
+    case Init::Kind::kNormal:
+      for (int64_t i = 0; i < count; ++i) values[i] = spec.init.scale * rng.next_normal();
+      return;
+    case Init::Kind::kUniform:
+      for (int64_t i = 0; i < count; ++i) {
+        values[i] = spec.init.scale * (2.0f * rng.next_open_uniform() - 1.0f);
+      }
+      return;
+    case Init::Kind::kGridSinusoid: fill_grid_sinusoid(spec, values); return;
+    case Init::Kind::kMixtureBias: fill_mixture_bias(spec, values); return;
+  }
+}
+
+int64_t element_count(const std::vector<int64_t>& shape) {
+  int64_t count = 1;
+  for (int64_t extent : shape) count *= extent;
+  return count;
+}
+
+}  // namespace tarn::model
