@@ -10,7 +10,7 @@ if(NOT CMAKE_BUILD_TYPE)
 endif()
 
 # Build type of the sanitizer presets: fast enough to run every test, TARN_DCHECK on.
-set(CMAKE_CXX_FLAGS_SANITIZE "-O1 -g" CACHE STRING "Flags of the build type Sanitize")
+set(CMAKE_CXX_FLAGS_SANITIZE "-O1 -g")
 
 set(TARN_SANITIZE "" CACHE STRING "Sanitizers, e.g. address,undefined or thread")
 option(TARN_WERROR "Treat warnings as errors" ON)

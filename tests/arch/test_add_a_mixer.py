@@ -40,6 +40,7 @@ def copy_tree(source, target):
     for folder in FOLDERS:
         wanted |= {p.relative_to(source) for p in (source / folder).rglob("*")
                    if p.is_file() and "__pycache__" not in p.parts}
+    shutil.rmtree(target / "src/mixers" / NAME, ignore_errors=True)
     for folder in FOLDERS:
         for path in list((target / folder).rglob("*")):
             if path.is_file() and path.relative_to(target) not in wanted:
