@@ -31,7 +31,8 @@ struct GenerateOptions {
   /// lengths (each in [1, length], any order) and integrate over all lengths by straight lines
   /// between them (constant outside). Prefixes are the prompt, then token 0.
   std::vector<int64_t> positions_to_time;
-  /// Called after every step from the calling thread: tokens done, tokens in all (over `count`).
+  /// Called after every step from the calling thread: tokens done, tokens in all (over `count`);
+  /// when only timing: positions done, positions in all.
   std::function<void(int64_t done, int64_t total)> progress;
   const std::atomic<bool>* cancel = nullptr;  ///< set it to stop: the result is kCancelled
   /// Refuse (kResource) when states and tokens of a batch would take more; 0: the machine's memory.
@@ -46,9 +47,9 @@ struct GenerateResult {
   bool integrated = false;       ///< seconds is an estimate from positions_to_time
   /// Wall time of a step divided by the number of sequences in it, in milliseconds: median over the
   /// first and over the last 32 steps of a sequence (fewer if it has fewer), from the first batch.
-  /// A step evaluates the newest token and draws the next one. The step that evaluates a prompt is
-  /// left out of `first` when the prompt has more than the start token. When integrated: the time
-  /// at the shortest and the longest timed prefix.
+  /// A step evaluates the newest token and draws the next one. Recurrent: the step that evaluates a
+  /// prompt is left out of `first` when the prompt has more than the start token. When integrated:
+  /// the time at the shortest and the longest timed prefix.
   double ms_per_token_first = 0;
   double ms_per_token_last = 0;
   /// State of one sequence that holds `length` tokens, in bytes; 0 for kParallel.

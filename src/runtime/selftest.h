@@ -14,9 +14,10 @@
 
 namespace tarn::runtime {
 
-/// Relative error between the head outputs of two forms. Of one row: max |a − b| / max |b|.
+/// Relative error between the head outputs a and b of two forms.
 struct FormDifference {
-  double max_row_error = 0;  ///< largest over the rows
+  double max_error = 0;      ///< max |a − b| / max |b| over all rows
+  double max_row_error = 0;  ///< the same within one row, largest over the rows
   double norm_error = 0;     ///< |a − b| / |b| in the 2-norm over all rows
 };
 
@@ -28,8 +29,9 @@ struct FormComparison {
   double parallel_seconds = 0;
   double chunk_seconds = 0;
   double step_seconds = 0;
-  /// The largest of the three max_row_errors.
+  /// The largest of the three max_errors and of the three max_row_errors.
   double max_error() const;
+  double max_row_error() const;
 };
 
 /// Runs one sequence through the parallel, the chunk (with state) and the step form and compares
@@ -64,9 +66,9 @@ struct LongRunResult {
 };
 
 /// Runs the step form (f32) of one operator next to its double-precision reference, token by token,
-/// both carrying their state, on random inputs made on the fly. Memory does not depend on the
-/// number of tokens for a mixer with a bounded state; others are limited to 65,536 tokens.
-/// Errors: bad config, no step form, tokens out of range, cancelled.
+/// both carrying their state, on random inputs made on the fly (sums of four uniforms for normals).
+/// Memory does not depend on the number of tokens for a mixer with a bounded state; others are
+/// limited to 65,536 tokens. Errors: bad config, no step form, tokens out of range, cancelled.
 Result<LongRunResult> long_run_check(const mixers::MixerDef& mixer, const LongRunOptions& options);
 
 /// Resident memory of this process in bytes (/proc/self/statm), or −1.

@@ -21,6 +21,16 @@ int64_t elements_of(const mixers::StateSpec& spec) {
 
 }  // namespace
 
+Status check_causal(const model::Model& model) {
+  for (size_t layer = 0; layer < model.state_specs().size(); ++layer) {
+    if (!model.state_specs()[layer].empty()) continue;
+    return Error{ErrorCode::kUnsupported,
+                 "the mixer is not causal (it has no state), token by token needs causal ones",
+                 "layers[" + std::to_string(layer) + "]"};
+  }
+  return {};
+}
+
 SequenceState::SequenceState(std::shared_ptr<const model::Model> model) : model_(std::move(model)) {
   int64_t fixed_floats = 0;
   int64_t layer = 0;

@@ -12,6 +12,10 @@
 
 namespace tarn::runtime {
 
+/// An error that names the first layer without a state, for such a layer is not causal: a model
+/// that has one cannot work token by token.
+Status check_causal(const model::Model& model);
+
 /// The state of one sequence over all layers of a model, derived from Model::state_specs() alone.
 /// Fixed tensors lie in one block; per-token tensors grow by doubling. Move-only: a copy is spelled
 /// `clone()`. Threads: one owner at a time.
