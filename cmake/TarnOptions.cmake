@@ -18,6 +18,9 @@ option(TARN_WERROR "Treat warnings as errors" ON)
 # The same expression gives the same bits with every compiler: no contraction behind our back,
 # fused multiply-adds are written where they are wanted.
 add_compile_options(-Wall -Wextra -Wpedantic -Wshadow -Wno-psabi -ffp-contract=off)
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
+  add_compile_options(-Wno-restrict)  # false alarms on std::string in gcc 12 (gcc bug 105651)
+endif()
 if(TARN_WERROR)
   add_compile_options(-Werror)
 endif()
