@@ -1,0 +1,68 @@
+// Row-wise pieces shared by the forms of the state-update family, compiled once per target.
+#if defined(TARN_KERNELS_CPU_STATE_UPDATE_ROWS_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef TARN_KERNELS_CPU_STATE_UPDATE_ROWS_INL_H_
+#undef TARN_KERNELS_CPU_STATE_UPDATE_ROWS_INL_H_
+#else
+#define TARN_KERNELS_CPU_STATE_UPDATE_ROWS_INL_H_
+#endif
+
+#include <algorithm>
+#include <cstdint>
+
+#include "hwy/highway.h"
+#include "kernels/cpu/simd-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace tarn::kernels {
+namespace HWY_NAMESPACE {
+
+HWY_INLINE float dot(const float* a, const float* b, int64_t size) {
+  const F32 d;
+  VecF32 sum = hn::Zero(d);
+  int64_t i = 0;
+  for (; i + kLanes <= size; i += kLanes) {
+    sum = hn::MulAdd(hn::LoadU(d, a + i), hn::LoadU(d, b + i), sum);
+  }
+  if (i < size) {
+    sum = hn::MulAdd(load_partial(a + i, size - i), load_partial(b + i, size - i), sum);
+  }
+  return hn::GetLane(hn::SumOfLanes(d, sum));
+}
+
+/// to += from.
+HWY_INLINE void add_row(const float* from, float* to, int64_t size) {
+  const F32 d;
+  int64_t i = 0;
+  for (; i + kLanes <= size; i += kLanes) {
+    hn::StoreU(hn::Add(hn::LoadU(d, to + i), hn::LoadU(d, from + i)), d, to + i);
+  }
+  if (i < size) {
+    const int64_t n = size - i;
+    store_partial(hn::Add(load_partial(to + i, n), load_partial(from + i, n)), to + i, n);
+  }
+}
+
+/// to = factor · from; may be in place.
+HWY_INLINE void scale_row(float factor, const float* from, float* to, int64_t size) {
+  const F32 d;
+  const VecF32 scalar = hn::Set(d, factor);
+  int64_t i = 0;
+  for (; i + kLanes <= size; i += kLanes) {
+    hn::StoreU(hn::Mul(scalar, hn::LoadU(d, from + i)), d, to + i);
+  }
+  if (i < size) {
+    const int64_t n = size - i;
+    store_partial(hn::Mul(scalar, load_partial(from + i, n)), to + i, n);
+  }
+}
+
+HWY_INLINE void zero(float* to, int64_t size) { std::fill(to, to + size, 0.0f); }
+HWY_INLINE void copy(const float* from, float* to, int64_t size) {
+  std::copy(from, from + size, to);
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace tarn::kernels
+HWY_AFTER_NAMESPACE();
+
+#endif  // TARN_KERNELS_CPU_STATE_UPDATE_ROWS_INL_H_
