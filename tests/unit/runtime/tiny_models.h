@@ -1,0 +1,80 @@
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/check.h"
+#include "base/json.h"
+#include "mixers/mixer.h"
+#include "model/config.h"
+#include "model/model.h"
+
+namespace tarn::runtime {
+
+/// What of a tiny model a test wants to choose.
+struct TinyOptions {
+  std::string head = R"({"kind": "categorical", "classes": 11})";
+  int64_t vocabulary = 12;  ///< the last symbol is the start token
+  int64_t max_tokens = 96;  ///< 0: sinusoidal positions and no limit
+  uint64_t seed = 1;
+};
+
+inline std::shared_ptr<const model::Model> tiny_model(const std::vector<Json>& mixer_configs,
+                                                      const TinyOptions& options = {}) {
+  Json::Array layers;
+  for (const Json& mixer : mixer_configs) {
+    const Json mlp = Json::Object{{"hidden_dim", 24}, {"activation", "gelu"}};
+    layers.push_back(Json::Object{{"mixer", mixer}, {"mlp", mlp}});
+  }
+  auto head = parse_json(options.head, "head");
+  TARN_CHECK(head.ok());
+  const bool limited = options.max_tokens > 0;
+  const Json json =
+      Json::Object{{"format", "tarn-model"},
+                   {"format_version", 1},
+                   {"modality", "tokens"},
+                   {"vocabulary", options.vocabulary},
+                   {"start_token", options.vocabulary - 1},
+                   {"model_dim", 16},
+                   {"max_tokens", options.max_tokens},
+                   {"position", Json::Object{{"kind", limited ? "learned" : "sinusoidal"}}},
+                   {"embedding_scale", 1.0},
+                   {"norm", Json::Object{{"kind", "layer_norm"}, {"placement", "post"}}},
+                   {"layers", layers},
+                   {"head", *head}};
+  auto config = model::parse_model_config(json, "tiny");
+  TARN_CHECK(config.ok());
+  return model::Model::random(*config, options.seed, {});
+}
+
+struct NamedMixers {
+  std::string name;
+  std::vector<Json> layers;
+};
+
+/// Two layers of every causal example config of every mechanism, and one model with a layer of
+/// each mechanism. `first_only`: only the first config of each, and the mixed model.
+inline std::vector<NamedMixers> causal_stacks(bool first_only = false) {
+  std::vector<NamedMixers> stacks;
+  NamedMixers mixed{"mixed", {}};
+  for (const mixers::MixerDef* mixer : mixers::all_mixers()) {
+    bool first = true;
+    for (const std::string& text : mixer->example_configs()) {
+      auto json = parse_json(text, mixer->name);
+      TARN_CHECK(json.ok());
+      auto config = mixer->parse_config(*json, 16, mixer->name);
+      TARN_CHECK(config.ok());
+      if (mixer->state_specs(**config).empty() || (first_only && !first)) continue;
+      Json::Object members{{"name", mixer->name}};
+      for (const auto& member : *json->as_object()) members.push_back(member);
+      if (first) mixed.layers.push_back(Json(members));
+      first = false;
+      stacks.push_back({std::string(mixer->name) + " " + text, {Json(members), Json(members)}});
+    }
+  }
+  stacks.push_back(mixed);
+  return stacks;
+}
+
+}  // namespace tarn::runtime
