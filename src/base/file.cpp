@@ -29,8 +29,8 @@ int close_descriptor(int& fd) {
 }
 
 Status sync_folder_of(const std::string& path) {
-  std::string folder = std::filesystem::path(path).parent_path().string();
-  if (folder.empty()) folder = ".";
+  const std::filesystem::path parent = std::filesystem::path(path).parent_path();
+  const std::string folder = parent.empty() ? std::string(".") : parent.string();
   int fd = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (fd < 0) return io_error("opening the folder", errno, folder);
   const int failure = ::fsync(fd) == 0 ? 0 : errno;
