@@ -1,0 +1,33 @@
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "base/buffer.h"
+#include "kernels/gemm.h"
+#include "mixers/mixer.h"
+#include "model/config.h"
+
+namespace tarn::model {
+
+struct NormWeights {
+  Buffer<float> weight;  // [D]
+  Buffer<float> bias;    // [D], or empty for RMS norm
+};
+
+struct BlockWeights {
+  NormWeights norm1, norm2;
+  std::unique_ptr<mixers::MixerWeights> mixer;
+  kernels::PackedMatrix up, down;
+};
+
+/// All weights of a model in the form that the decoder reads.
+struct DecoderWeights {
+  Buffer<float> token;     // [vocabulary, D]
+  Buffer<float> position;  // learned: [max_tokens, D]; sinusoidal: its first rows; or empty
+  std::vector<BlockWeights> blocks;
+  NormWeights final_norm;
+  kernels::PackedMatrix head;
+};
+
+}  // namespace tarn::model
