@@ -1,0 +1,176 @@
+#include "runtime/operator_bench.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <memory>
+#include <vector>
+
+#include "base/arena.h"
+#include "base/checked.h"
+#include "base/json.h"
+#include "runtime/operator_call.h"
+#include "runtime/process_memory.h"
+
+namespace tarn::runtime {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+constexpr double kShortestTiming = 2e-3;  // seconds; shorter calls are timed in bunches
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+/// Times `call` `repeats` times after one untimed call; fills the ms_ figures.
+template <class Call>
+void time_calls(int64_t repeats, Call call, OperatorBenchResult& result) {
+  const Clock::time_point first = Clock::now();
+  call();
+  const double once = std::max(seconds_since(first), 1e-9);
+  const int64_t bunch = std::max<int64_t>(1, static_cast<int64_t>(kShortestTiming / once));
+  std::vector<double> times;
+  for (int64_t i = 0; i < repeats; ++i) {
+    const Clock::time_point start = Clock::now();
+    for (int64_t j = 0; j < bunch; ++j) call();
+    times.push_back(1e3 * seconds_since(start) / static_cast<double>(bunch));
+  }
+  std::sort(times.begin(), times.end());
+  result.ms_median = times[times.size() / 2];
+  result.ms_min = times.front();
+  result.ms_max = times.back();
+}
+
+/// What the tensors of a call take, or nothing when that overflows.
+std::optional<int64_t> tensor_bytes(const mixers::OpShape& shape, int64_t rows) {
+  int64_t values = shape.out_heads * shape.out_dim;
+  for (const mixers::OpInput& input : shape.inputs) values += input.heads * input.dim;
+  return checked_mul<int64_t>(rows, 4 * values);
+}
+
+Status check_memory(const mixers::OpShape& shape, int64_t rows, int64_t copies,
+                    int64_t state_bytes) {
+  const int64_t available = static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE);
+  const auto tensors = tensor_bytes(shape, rows);
+  const auto all = tensors ? checked_mul(*tensors, copies) : std::nullopt;
+  const auto total = all ? checked_add(*all, state_bytes) : std::nullopt;
+  if (total && *total <= available) return {};
+  return Error{ErrorCode::kResource,
+               fmt::format("the tensors of {} tokens would take more than this machine's {} bytes",
+                           rows, available),
+               {}};
+}
+
+OperatorBenchResult bench_step(const mixers::MixerDef& mixer, const mixers::MixerConfig& config,
+                               const mixers::OpShape& shape, const OperatorBenchOptions& options,
+                               ThreadPool* pool) {
+  Arena arena;
+  OperatorCall<float> call(config, shape,
+                           std::vector<int64_t>(static_cast<size_t>(options.batch), 1));
+  call.randomise(options.seed);
+  OperatorState state(mixer.state_specs(config), options.batch, options.tokens + 1);
+  uint32_t stream = 0;
+  for (Buffer<float>& tensor : state.tensors()) {
+    fill_random(tensor.span(), mixers::OpInput::Range::kUnitInterval, options.seed, ++stream);
+  }
+  // Every call answers the same position: the state keeps its size while it is timed.
+  for (int64_t& position : call.positions()) position = options.tokens;
+  mixers::OpArgs<float>& args = call.args();
+  args.positions = call.positions().data();
+  args.state = state.refs();
+  args.pool = pool;
+  args.arena = &arena;
+  OperatorBenchResult result;
+  time_calls(
+      options.repeats, [&] { mixer.step(args); }, result);
+  result.peak_extra_bytes = arena.capacity_bytes();
+  result.tensor_bytes = call.bytes();
+  result.state_bytes = state.bytes();
+  return result;
+}
+
+OperatorBenchResult bench_sequences(const mixers::MixerDef& mixer,
+                                    const mixers::MixerConfig& config, const mixers::OpShape& shape,
+                                    const OperatorBenchOptions& options, ThreadPool* pool) {
+  const bool with_backward = options.pass != OperatorPass::kForward;
+  const std::vector<int64_t> lengths(static_cast<size_t>(options.batch), options.tokens);
+  OperatorCall<float> call(config, shape, lengths);
+  call.randomise(options.seed);
+  // Pages are touched before the first call, so that its growth is the operator's own.
+  for (float& value : call.out().span()) value = 0;
+  std::unique_ptr<OperatorCall<float>> gradient;
+  std::vector<kernels::Heads<float>> dinputs;
+  if (with_backward) {
+    gradient = std::make_unique<OperatorCall<float>>(config, shape, lengths);
+    gradient->randomise(options.seed + 1);
+    fill_random(gradient->out().span(), mixers::OpInput::Range::kNormal, options.seed + 2, 0);
+    for (size_t i = 0; i < gradient->inputs().size(); ++i) {
+      const auto& heads = gradient->args().inputs[i];
+      dinputs.push_back({gradient->inputs()[i].data(), heads.row_stride, heads.head_stride});
+    }
+  }
+  OperatorBenchResult result;
+  result.tensor_bytes = call.bytes() + (gradient ? gradient->bytes() : 0);
+  const bool measures = reset_peak_resident();
+  const int64_t before = peak_resident_bytes();
+
+  Arena arena;
+  Buffer<float> saved(call.rows() * shape.saved_per_row);
+  mixers::OpBackwardArgs args;
+  args.forward = call.args();
+  args.forward.saved = saved.data();
+  args.forward.pool = pool;
+  args.forward.arena = &arena;
+  if (gradient) args.dout = gradient->args().out;
+  args.dinputs = dinputs;
+  auto run_forward = [&] { mixer.chunk(args.forward); };
+  auto run_backward = [&] { mixer.backward(args); };
+  run_forward();
+  if (with_backward) run_backward();
+  result.peak_extra_bytes = arena.capacity_bytes() + saved.size_bytes();
+  if (measures) result.resident_growth_bytes = peak_resident_bytes() - before;
+  switch (options.pass) {
+    case OperatorPass::kBackward: time_calls(options.repeats, run_backward, result); break;
+    case OperatorPass::kForwardBackward:
+      time_calls(
+          options.repeats,
+          [&] {
+            run_forward();
+            run_backward();
+          },
+          result);
+      break;
+    default: time_calls(options.repeats, run_forward, result);
+  }
+  return result;
+}
+
+}  // namespace
+
+Result<OperatorBenchResult> bench_operator(const mixers::MixerDef& mixer,
+                                           const OperatorBenchOptions& options, ThreadPool* pool) {
+  TARN_ASSIGN(const Json json, parse_json(options.config, mixer.name));
+  TARN_ASSIGN(const auto config, mixer.parse_config(json, 64, mixer.name));
+  const mixers::OpShape shape = mixer.op_shape(*config);
+  const bool step = options.pass == OperatorPass::kStep;
+  const bool backward =
+      options.pass == OperatorPass::kBackward || options.pass == OperatorPass::kForwardBackward;
+  if ((step ? mixer.step : mixer.chunk) == nullptr || (backward && mixer.backward == nullptr)) {
+    return Error{ErrorCode::kUnsupported, "the mixer has no such form", mixer.name};
+  }
+  int64_t state_bytes = 0;
+  for (const mixers::StateSpec& spec : mixer.state_specs(*config)) {
+    const int64_t elements = checked_product(std::span<const int64_t>(spec.shape)).value_or(0);
+    const int64_t entries = step && spec.per_token ? options.tokens + 1 : 1;
+    state_bytes += 4 * elements * entries * options.batch;
+  }
+  const auto rows = checked_mul(options.batch, step ? int64_t{1} : options.tokens);
+  TARN_RETURN_IF_ERROR(
+      check_memory(shape, rows.value_or(INT64_MAX), backward ? 2 : 1, step ? state_bytes : 0));
+  return step ? bench_step(mixer, *config, shape, options, pool)
+              : bench_sequences(mixer, *config, shape, options, pool);
+}
+
+}  // namespace tarn::runtime

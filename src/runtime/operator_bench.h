@@ -1,0 +1,56 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "base/result.h"
+#include "base/threads.h"
+#include "mixers/mixer.h"
+
+namespace tarn::runtime {
+
+/// What is timed of one operator (without projections).
+enum class OperatorPass : uint8_t {
+  kForward,          ///< whole sequences in chunks, keeping what backward needs
+  kBackward,         ///< the gradient alone
+  kForwardBackward,  ///< both
+  kStep,             ///< one token per sequence, with a state that has seen `tokens` tokens
+};
+
+struct OperatorBenchOptions {
+  OperatorPass pass = OperatorPass::kForward;
+  std::string config;  ///< JSON of the mixer's config, as from operator_config()
+  int64_t batch = 1;
+  int64_t tokens = 1024;
+  int64_t repeats = 7;
+  uint64_t seed = 1;
+};
+
+struct OperatorBenchResult {
+  double ms_median = 0, ms_min = 0, ms_max = 0;  ///< of one call
+  /// Memory beyond inputs, outputs and their gradients: scratch, and what forward keeps for
+  /// backward.
+  int64_t peak_extra_bytes = 0;
+  /// Growth of the process's peak resident memory over the first call; -1 where unknown.
+  int64_t resident_growth_bytes = -1;
+  int64_t tensor_bytes = 0;  ///< of inputs and outputs, and of their gradients with a backward pass
+  int64_t state_bytes = 0;   ///< kStep: of all sequences
+};
+
+/// The mixer's first example config with these sizes in it. Errors: what its parser says.
+Result<std::string> operator_config(const mixers::MixerDef& mixer, int64_t num_heads,
+                                    int64_t key_dim, int64_t value_dim);
+
+/// Runs a pass on a small, awkward shape and compares it with the double-precision token loop: the
+/// output (relative 2-norm), or for the gradient a directional derivative by central differences.
+/// Returns the error divided by its tolerance. Errors: kUnsupported without such a form; kCorrupt,
+/// with the figures, when the ratio is above 1 (or not a number).
+Result<double> check_operator(const mixers::MixerDef& mixer, const OperatorBenchOptions& options,
+                              ThreadPool* pool);
+
+/// Times a pass. Call check_operator first: a wrong kernel has no speed.
+/// Errors: kUnsupported without such a form; kResource when the tensors would not fit in memory.
+Result<OperatorBenchResult> bench_operator(const mixers::MixerDef& mixer,
+                                           const OperatorBenchOptions& options, ThreadPool* pool);
+
+}  // namespace tarn::runtime

@@ -1,0 +1,130 @@
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "base/buffer.h"
+#include "base/checked.h"
+#include "base/rng.h"
+#include "mixers/mixer.h"
+
+namespace tarn::runtime {
+
+/// Fills with the range an operator's input has: mean 0 and variance 1 (a sum of four uniform
+/// bytes), log decays in (-1, 0], or [0, 1). A few nanoseconds per value.
+template <class T>
+void fill_random(std::span<T> values, mixers::OpInput::Range range, uint64_t seed,
+                 uint32_t stream) {
+  constexpr double kByteSum = 510.0;                     // mean of four bytes' sum
+  constexpr double kByteDeviation = 147.80054127099805;  // sqrt(4 * (256^2 - 1) / 12)
+  const std::array<uint32_t, 2> key = {static_cast<uint32_t>(seed),
+                                       static_cast<uint32_t>(seed >> 32)};
+  for (size_t i = 0; i < values.size(); i += 4) {
+    const uint64_t block = i / 4;
+    const auto words = philox_block(
+        {static_cast<uint32_t>(block), static_cast<uint32_t>(block >> 32), stream, 0}, key);
+    for (size_t j = i; j < std::min(i + 4, values.size()); ++j) {
+      const uint32_t word = words[j - i];
+      const double uniform = static_cast<double>(word >> 8) * 0x1p-24;
+      const double sum = (word & 0xffu) + (word >> 8 & 0xffu) + (word >> 16 & 0xffu) + (word >> 24);
+      switch (range) {
+        case mixers::OpInput::Range::kNormal:
+          values[j] = static_cast<T>((sum - kByteSum) / kByteDeviation);
+          break;
+        case mixers::OpInput::Range::kLogDecay: values[j] = static_cast<T>(-uniform); break;
+        case mixers::OpInput::Range::kUnitInterval: values[j] = static_cast<T>(uniform); break;
+      }
+    }
+  }
+}
+
+/// Inputs, output and arguments of one call of an operator on packed sequences.
+template <class T>
+class OperatorCall {
+ public:
+  OperatorCall(const mixers::MixerConfig& config, const mixers::OpShape& shape,
+               std::vector<int64_t> lengths)
+      : lengths_(std::move(lengths)), positions_(lengths_.size(), 0) {
+    for (int64_t length : lengths_) {
+      begins_.push_back(rows_);
+      rows_ += length;
+    }
+    for (const mixers::OpInput& input : shape.inputs) {
+      inputs_.emplace_back(rows_ * input.heads * input.dim);
+      heads_.push_back({inputs_.back().data(), input.heads * input.dim, input.dim});
+      ranges_.push_back(input.range);
+    }
+    out_ = Buffer<T>(rows_ * shape.out_heads * shape.out_dim);
+    args_.config = &config;
+    args_.sequences = {static_cast<int64_t>(lengths_.size()), begins_.data(), lengths_.data()};
+    args_.inputs = heads_;
+    args_.out = {out_.data(), shape.out_heads * shape.out_dim, shape.out_dim};
+  }
+  OperatorCall(const OperatorCall&) = delete;
+  OperatorCall& operator=(const OperatorCall&) = delete;
+
+  void randomise(uint64_t seed) {
+    for (size_t i = 0; i < inputs_.size(); ++i) {
+      fill_random(inputs_[i].span(), ranges_[i], seed, static_cast<uint32_t>(i));
+    }
+  }
+  mixers::OpArgs<T>& args() { return args_; }
+  std::vector<Buffer<T>>& inputs() { return inputs_; }
+  Buffer<T>& out() { return out_; }
+  std::vector<int64_t>& positions() { return positions_; }
+  std::vector<int64_t>& begins() { return begins_; }
+  int64_t rows() const { return rows_; }
+  int64_t bytes() const {
+    int64_t bytes = out_.size_bytes();
+    for (const Buffer<T>& input : inputs_) bytes += input.size_bytes();
+    return bytes;
+  }
+
+ private:
+  std::vector<int64_t> lengths_, begins_, positions_;
+  int64_t rows_ = 0;
+  std::vector<Buffer<T>> inputs_;
+  std::vector<mixers::OpInput::Range> ranges_;
+  std::vector<kernels::Heads<const T>> heads_;
+  Buffer<T> out_;
+  mixers::OpArgs<T> args_;
+};
+
+/// State tensors of several sequences, each with room for `entries` tokens.
+class OperatorState {
+ public:
+  OperatorState(const std::vector<mixers::StateSpec>& specs, int64_t sequences, int64_t entries) {
+    for (const mixers::StateSpec& spec : specs) {
+      const int64_t elements = *checked_product(std::span<const int64_t>(spec.shape));
+      for (int64_t i = 0; i < sequences; ++i) {
+        tensors_.push_back(
+            Buffer<float>::filled(elements * (spec.per_token ? entries : 1), spec.initial_value));
+        pointers_.push_back(tensors_.back().data());
+      }
+    }
+    for (size_t j = 0; j < specs.size(); ++j) {
+      rows_.push_back(pointers_.data() + j * static_cast<size_t>(sequences));
+    }
+  }
+  OperatorState(const OperatorState&) = delete;
+  OperatorState& operator=(const OperatorState&) = delete;
+
+  mixers::StateRefs<float> refs() const { return {rows_}; }
+  std::vector<Buffer<float>>& tensors() { return tensors_; }
+  int64_t bytes() const {
+    int64_t bytes = 0;
+    for (const Buffer<float>& tensor : tensors_) bytes += tensor.size_bytes();
+    return bytes;
+  }
+
+ private:
+  std::vector<Buffer<float>> tensors_;
+  std::vector<float*> pointers_;
+  std::vector<float* const*> rows_;
+};
+
+}  // namespace tarn::runtime
