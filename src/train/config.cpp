@@ -1,0 +1,262 @@
+#include "train/config.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <limits>
+#include <numbers>
+#include <utility>
+
+namespace tarn::train {
+namespace {
+
+constexpr int64_t kMaxUpdates = int64_t{1} << 40;
+const std::vector<std::string> kOptimiserNames{"adamw", "radam"};
+const std::vector<std::string> kScheduleNames{"constant", "step", "cosine"};
+const std::vector<std::string> kFloatNames{"f32", "bf16"};
+constexpr DType kFloats[] = {DType::kF32, DType::kBF16};
+
+Result<OptimiserConfig> parse_optimiser(const Json& json, const std::string& where) {
+  JsonReader reader(json, where);
+  OptimiserConfig config;
+  config.kind = static_cast<OptimiserKind>(reader.choice("kind", kOptimiserNames));
+  config.learning_rate = reader.number("learning_rate", 0.0, 10.0);
+  if (const Json* betas = reader.optional("betas")) {
+    const Json::Array* array = betas->as_array();
+    std::vector<double> values;
+    for (const Json& item : array == nullptr ? Json::Array{} : *array) {
+      if (const double* number = item.as_double()) values.push_back(*number);
+      if (const int64_t* number = item.as_int()) values.push_back(static_cast<double>(*number));
+    }
+    const auto is_beta = [](double beta) { return beta >= 0.0 && beta < 1.0; };
+    if (values.size() != 2 || array->size() != 2 || !is_beta(values[0]) || !is_beta(values[1])) {
+      reader.fail("betas", "wanted two numbers from 0 to below 1, got " + betas->dump());
+    } else {
+      config.beta1 = values[0];
+      config.beta2 = values[1];
+    }
+  }
+  config.eps = reader.number("eps", 1e-30, 1.0, config.eps);
+  config.weight_decay = reader.number("weight_decay", 0.0, 10.0, config.weight_decay);
+  TARN_RETURN_IF_ERROR(reader.finish());
+  return config;
+}
+
+Result<ScheduleConfig> parse_schedule(const Json& json, const std::string& where) {
+  JsonReader reader(json, where);
+  ScheduleConfig config;
+  config.kind = static_cast<ScheduleKind>(reader.choice("kind", kScheduleNames));
+  config.warm_up = reader.integer("warm_up", 0, kMaxUpdates, 0);
+  if (config.kind == ScheduleKind::kStep) {
+    config.step_updates = reader.integer("step_updates", 1, kMaxUpdates);
+    config.step_factor = reader.number("step_factor", 0.0, 1.0, config.step_factor);
+  }
+  if (config.kind == ScheduleKind::kCosine) {
+    config.final_factor = reader.number("final_factor", 0.0, 1.0, config.final_factor);
+  }
+  TARN_RETURN_IF_ERROR(reader.finish());
+  return config;
+}
+
+Result<TrainingConfig> parse_training(const Json& json, const std::string& where) {
+  JsonReader reader(json, where);
+  TrainingConfig config;
+  config.seed =
+      static_cast<uint64_t>(reader.integer("seed", 0, std::numeric_limits<int64_t>::max(), 1));
+  config.batch_size = reader.integer("batch_size", 1, 1 << 20);
+  config.updates = reader.integer("updates", 1, kMaxUpdates);
+  config.precision = kFloats[reader.choice("precision", kFloatNames, 0)];
+  const Json* optimiser = reader.required("optimiser");
+  const Json* schedule = reader.optional("schedule");
+  config.gradient_clip = reader.number("gradient_clip", 0.0, 1e9, config.gradient_clip);
+  config.average_decay = reader.number("average_decay", 0.0, 0.999999, config.average_decay);
+  config.evaluate_every = reader.integer("evaluate_every", 0, kMaxUpdates, 0);
+  config.evaluate_limit = reader.integer("evaluate_limit", 0, kMaxUpdates, 0);
+  config.checkpoint_every_seconds =
+      reader.number("checkpoint_every_seconds", 0.0, 1e9, config.checkpoint_every_seconds);
+  config.log_every = reader.integer("log_every", 1, kMaxUpdates, config.log_every);
+  config.export_dtype = kFloats[reader.choice("export_dtype", kFloatNames, 0)];
+  TARN_RETURN_IF_ERROR(reader.finish());
+  TARN_ASSIGN(config.optimiser, parse_optimiser(*optimiser, reader.path("optimiser")));
+  if (schedule != nullptr) {
+    TARN_ASSIGN(config.schedule, parse_schedule(*schedule, reader.path("schedule")));
+  }
+  return config;
+}
+
+/// What a dataset of that spec holds, without reading it.
+std::pair<int64_t, int64_t> length_and_vocabulary(const data::DataSpec& spec) {
+  switch (spec.kind) {
+    case data::DataKind::kMnist: return {784, 256};
+    case data::DataKind::kCifar10: return {3072, 256};
+    case data::DataKind::kTextBytes: return {spec.length, 256};
+    case data::DataKind::kCopy: return {2 * spec.max_symbols + 1, spec.symbols + 2};
+  }
+  return {0, 0};
+}
+
+Status check_fit(const model::ModelConfig& model, const data::DataSpec& data,
+                 const std::string& where) {
+  const auto [length, vocabulary] = length_and_vocabulary(data);
+  if (model.max_tokens > 0 && length > model.max_tokens) {
+    return invalid_argument("the data has sequences of " + std::to_string(length) +
+                                " tokens, but model.max_tokens is " +
+                                std::to_string(model.max_tokens),
+                            where);
+  }
+  if (vocabulary > model.vocabulary) {
+    return invalid_argument("the data has " + std::to_string(vocabulary) +
+                                " symbols, but model.vocabulary is " +
+                                std::to_string(model.vocabulary),
+                            where);
+  }
+  if (vocabulary > model.head.classes) {
+    return invalid_argument("the data has " + std::to_string(vocabulary) +
+                                " symbols, but the head predicts " +
+                                std::to_string(model.head.classes),
+                            where);
+  }
+  for (size_t i = 0; i < model.layers.size(); ++i) {
+    const model::LayerConfig& layer = model.layers[i];
+    if (layer.mixer->state_specs(*layer.mixer_config).empty()) {
+      return invalid_argument("layer " + std::to_string(i) + " (" + layer.mixer->name +
+                                  ") is not causal: it would see the tokens it must predict",
+                              where);
+    }
+  }
+  return {};
+}
+
+Json optimiser_json(const OptimiserConfig& config) {
+  Json json;
+  json.set("kind", kOptimiserNames[static_cast<size_t>(config.kind)]);
+  json.set("learning_rate", config.learning_rate);
+  json.set("betas", Json::Array{config.beta1, config.beta2});
+  json.set("eps", config.eps);
+  json.set("weight_decay", config.weight_decay);
+  return json;
+}
+
+Json schedule_json(const ScheduleConfig& config) {
+  Json json;
+  json.set("kind", kScheduleNames[static_cast<size_t>(config.kind)]);
+  json.set("warm_up", config.warm_up);
+  if (config.kind == ScheduleKind::kStep) {
+    json.set("step_updates", config.step_updates);
+    json.set("step_factor", config.step_factor);
+  }
+  if (config.kind == ScheduleKind::kCosine) json.set("final_factor", config.final_factor);
+  return json;
+}
+
+/// The member or element that `key` names, or null.
+Json* child(Json& json, const std::string& key) {
+  if (Json::Object* object = json.as_object()) {
+    for (Json::Member& member : *object) {
+      if (member.first == key) return &member.second;
+    }
+  }
+  if (Json::Array* array = json.as_array()) {
+    size_t index = 0;
+    const auto [end, code] = std::from_chars(key.data(), key.data() + key.size(), index);
+    if (code == std::errc() && end == key.data() + key.size() && index < array->size()) {
+      return &(*array)[index];
+    }
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+Result<TrainConfig> parse_train_config(const Json& json, const std::string& where) {
+  JsonReader reader(json, where);
+  const Json* model = reader.required("model");
+  const Json* data = reader.required("data");
+  const Json* training = reader.required("training");
+  TARN_RETURN_IF_ERROR(reader.finish());
+  TrainConfig config;
+  TARN_ASSIGN(config.model, model::parse_model_config(*model, reader.path("model")));
+  TARN_ASSIGN(config.data, data::parse_data_spec(*data, reader.path("data")));
+  TARN_ASSIGN(config.training, parse_training(*training, reader.path("training")));
+  TARN_RETURN_IF_ERROR(check_fit(config.model, config.data, where));
+  return config;
+}
+
+Json to_json(const TrainConfig& config) {
+  const TrainingConfig& training = config.training;
+  Json json;
+  json.set("seed", static_cast<int64_t>(training.seed));
+  json.set("batch_size", training.batch_size);
+  json.set("updates", training.updates);
+  json.set("precision", dtype_name(training.precision));
+  json.set("optimiser", optimiser_json(training.optimiser));
+  json.set("schedule", schedule_json(training.schedule));
+  json.set("gradient_clip", training.gradient_clip);
+  json.set("average_decay", training.average_decay);
+  json.set("evaluate_every", training.evaluate_every);
+  json.set("evaluate_limit", training.evaluate_limit);
+  json.set("checkpoint_every_seconds", training.checkpoint_every_seconds);
+  json.set("log_every", training.log_every);
+  json.set("export_dtype", dtype_name(training.export_dtype));
+  Json document;
+  document.set("model", model::to_json(config.model));
+  document.set("data", data::to_json(config.data));
+  document.set("training", std::move(json));
+  return document;
+}
+
+Status apply_override(Json& json, const std::string& assignment) {
+  const std::string where = "--set " + assignment;
+  const size_t equals = assignment.find('=');
+  if (equals == std::string::npos || equals == 0) {
+    return invalid_argument("wanted key=value, e.g. training.updates=100", where);
+  }
+  Json* target = &json;
+  std::string path = assignment.substr(0, equals);
+  for (size_t point = path.find('.'); point != std::string::npos; point = path.find('.')) {
+    Json* next = child(*target, path.substr(0, point));
+    if (next == nullptr) {
+      return invalid_argument("the config has no \"" + path.substr(0, point) + "\" there", where);
+    }
+    target = next;
+    path.erase(0, point + 1);
+  }
+  const std::string text = assignment.substr(equals + 1);
+  const Result<Json> parsed = parse_json(text, where);
+  Json value = parsed.ok() ? *parsed : Json(text);
+  Json* old = child(*target, path);
+  if (old == nullptr) {
+    if (target->as_object() == nullptr) {
+      return invalid_argument("the config has no \"" + path + "\" there", where);
+    }
+    target->set(path, std::move(value));
+    return {};
+  }
+  const bool is_wider = old->as_double() != nullptr && value.as_int() != nullptr;
+  const bool is_number = old->as_int() != nullptr && value.as_double() != nullptr;
+  if (!is_wider && !is_number && std::string(old->type_name()) != value.type_name()) {
+    return invalid_argument(
+        std::string("wanted a value of type ") + old->type_name() + ", got " + value.type_name(),
+        where);
+  }
+  *old = std::move(value);
+  return {};
+}
+
+double schedule_factor(const ScheduleConfig& config, int64_t update, int64_t updates) {
+  if (update < config.warm_up) {
+    return static_cast<double>(update + 1) / static_cast<double>(config.warm_up);
+  }
+  switch (config.kind) {
+    case ScheduleKind::kConstant: return 1.0;
+    case ScheduleKind::kStep:
+      return std::pow(config.step_factor, static_cast<double>(update / config.step_updates));
+    case ScheduleKind::kCosine: break;
+  }
+  const auto length = static_cast<double>(std::max<int64_t>(1, updates - config.warm_up));
+  const double progress = std::min(1.0, static_cast<double>(update - config.warm_up) / length);
+  const double cosine = 0.5 * (1.0 + std::cos(std::numbers::pi * progress));
+  return config.final_factor + (1.0 - config.final_factor) * cosine;
+}
+
+}  // namespace tarn::train

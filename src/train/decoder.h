@@ -1,0 +1,51 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <vector>
+
+#include "base/dtype.h"
+#include "base/threads.h"
+#include "model/config.h"
+#include "train/batches.h"
+#include "train/parameters.h"
+
+namespace tarn::train {
+
+/// The model of a config in torch: same parameters, same forward as the runtime's Model, up to
+/// rounding (tests/parity). Parameters and gradients live in the caller's buffers, which torch
+/// sees as views; backward adds into `gradients`.
+class Decoder {
+ public:
+  /// `parameters` and `pool` must outlive the decoder. kBF16 rounds the operands of matrix products
+  /// to bf16; the residual stream, norms, operators and head stay f32.
+  Decoder(const model::ModelConfig& config, ParameterBuffers& parameters, DType precision,
+          ThreadPool* pool);
+
+  /// Head outputs [count·length, head.output_dim()], f32.
+  at::Tensor forward(const Batch& batch) const;
+
+  /// Adds the gradient of Σ nats·scale to the buffers and returns Σ nats over counted targets.
+  double forward_backward(const Batch& batch, double scale) const;
+  /// Σ nats over counted targets; records nothing.
+  double evaluate(const Batch& batch) const;
+
+ private:
+  at::Tensor embed(const Batch& batch) const;
+  at::Tensor norm(const at::Tensor& x, size_t first) const;
+  at::Tensor mlp(const at::Tensor& x, const model::LayerConfig& layer, size_t first) const;
+  at::Tensor block(const at::Tensor& x, size_t layer) const;
+
+  const model::ModelConfig& config_;
+  ThreadPool* pool_;
+  at::ScalarType precision_;
+  std::vector<at::Tensor> parameters_;  ///< leaves, in the order of the table
+  struct LayerIndex {
+    size_t norm1, mixer, mixer_count, norm2, mlp;
+  };
+  std::vector<LayerIndex> layers_;
+  size_t final_norm_ = 0;
+  size_t head_ = 0;
+};
+
+}  // namespace tarn::train

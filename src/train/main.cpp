@@ -1,0 +1,139 @@
+// tarn-train: what of Tarn needs libtorch. `tarn train …` starts it with the same words.
+
+#include <fmt/format.h>
+#include <malloc.h>
+#include <signal.h>
+#include <CLI/CLI.hpp>
+
+#include <atomic>
+#include <exception>
+#include <string>
+#include <vector>
+
+#include "base/file.h"
+#include "train/config.h"
+#include "train/torch_threads.h"
+#include "train/trainer.h"
+
+namespace {
+
+using tarn::Error;
+using tarn::ErrorCode;
+using tarn::Json;
+using tarn::Result;
+
+constexpr int kExitFailed = 1;
+constexpr int kExitUsage = 2;
+constexpr int kExitSignal = 128;  // plus the signal's number
+
+std::atomic<int> stop_signal{0};
+
+void on_signal(int signal) { stop_signal.store(signal); }
+
+/// The first SIGINT or SIGTERM asks for a checkpoint and an end; the second one kills.
+void handle_signals() {
+  struct sigaction action = {};
+  action.sa_handler = on_signal;
+  action.sa_flags = static_cast<int>(SA_RESETHAND);
+  sigaction(SIGINT, &action, nullptr);
+  sigaction(SIGTERM, &action, nullptr);
+}
+
+struct Arguments {
+  std::string config;
+  std::string device = "cpu";
+  std::vector<std::string> overrides;
+  int threads = 0;
+  tarn::train::TrainOptions options;
+};
+
+Result<tarn::train::TrainConfig> read_config(const Arguments& arguments) {
+  constexpr int64_t kMaxConfigBytes = int64_t{1} << 20;
+  TARN_ASSIGN(const std::string text, tarn::read_file(arguments.config, kMaxConfigBytes));
+  TARN_ASSIGN(Json json, tarn::parse_json(text, arguments.config));
+  for (const std::string& assignment : arguments.overrides) {
+    TARN_RETURN_IF_ERROR(tarn::train::apply_override(json, assignment));
+  }
+  return tarn::train::parse_train_config(json, arguments.config);
+}
+
+Result<tarn::train::TrainResult> run(const Arguments& arguments) {
+  if (arguments.device != "cpu") {
+    return Error{ErrorCode::kUnsupported,
+                 "\"" + arguments.device + "\" is not available: this build has CPU kernels only",
+                 "--device"};
+  }
+  TARN_ASSIGN(const tarn::train::TrainConfig config, read_config(arguments));
+  const auto pool = tarn::train::torch_thread_pool(
+      arguments.threads > 0 ? arguments.threads : tarn::available_threads());
+  return tarn::train::train(config, arguments.options, pool.get());
+}
+
+int report(const Error& error, bool json) {
+  fmt::print(stderr, "tarn-train: {}\n", error.to_string());
+  if (json) {
+    const Json document =
+        Json::Object{{"error", Json::Object{{"code", tarn::error_code_name(error.code)},
+                                            {"message", error.message},
+                                            {"where", error.where}}}};
+    fmt::print("{}\n", document.dump());
+  }
+  return error.code == ErrorCode::kIo || error.code == ErrorCode::kResource ? kExitFailed
+                                                                            : kExitUsage;
+}
+
+int train(const Arguments& arguments) {
+  handle_signals();
+  const Result<tarn::train::TrainResult> result = run(arguments);
+  if (!result.ok()) return report(result.error(), arguments.options.json);
+  if (arguments.options.json) {
+    const Json document = Json::Object{
+        {"event", "end"},
+        {"stopped", result->stopped},
+        {"updates", result->updates},
+        {"train_bits_per_dim", result->train_bits},
+        {"valid_bits_per_dim", result->valid_bits < 0.0 ? Json() : Json(result->valid_bits)},
+        {"seconds", result->seconds}};
+    fmt::print("{}\n", document.dump());
+  }
+  return result->stopped ? kExitSignal + stop_signal.load() : 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  // Torch allocates every activation afresh; keeping the pages saves the faults on each of them.
+  mallopt(M_MMAP_THRESHOLD, 1 << 30);
+  mallopt(M_TRIM_THRESHOLD, 1 << 30);
+
+  Arguments arguments;
+  arguments.options.stop = &stop_signal;
+  CLI::App app(
+      "Trains Tarn models. Exit codes: 0 done, 1 failed, 2 bad usage or input, "
+      "130 stopped by Ctrl-C with a checkpoint.");
+  app.require_subcommand(1);
+  CLI::App* command = app.add_subcommand("train", "Train the model of a config");
+  command->add_option("config", arguments.config, "Training config (JSON)")->required();
+  command->add_option("--data", arguments.options.data_directory, "Folder of the data set");
+  command->add_option("--out", arguments.options.out_directory, "Folder for model, log, checkpoint")
+      ->required();
+  command->add_flag("--resume", arguments.options.resume, "Continue the checkpoint in --out");
+  command->add_option("--device", arguments.device, "cpu");
+  command->add_option("--set", arguments.overrides, "Override, e.g. training.updates=100")
+      ->take_all();
+  command->add_flag("--json", arguments.options.json, "Events as JSON lines on stdout");
+  command->add_option("--threads", arguments.threads, "Threads (default: all that are available)")
+      ->check(CLI::Range(1, 1024));
+  try {
+    app.parse(argc, argv);
+    return train(arguments);
+  } catch (const CLI::Success& success) {
+    return app.exit(success);
+  } catch (const CLI::ParseError& error) {
+    fmt::print(stderr, "tarn-train: {}\n", error.what());
+    return kExitUsage;
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "tarn-train: {}\n", error.what());
+    return kExitFailed;
+  }
+}

@@ -1,0 +1,291 @@
+#include "train/trainer.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <numbers>
+#include <optional>
+
+#include "base/file.h"
+#include "mixers/common/torch_mixer.h"
+#include "train/batches.h"
+#include "train/checkpoint.h"
+#include "train/decoder.h"
+#include "train/optimiser.h"
+#include "train/parameters.h"
+#include "train/reporter.h"
+
+namespace tarn::train {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+/// Sums since the last log line.
+struct Window {
+  double nats = 0.0;
+  int64_t counted = 0;
+  int64_t tokens = 0;
+  double gradient_norm = 0.0;  ///< largest
+  Clock::time_point start = Clock::now();
+  double bits() const {
+    return counted == 0 ? 0.0 : nats / (static_cast<double>(counted) * std::numbers::ln2);
+  }
+};
+
+class Trainer {
+ public:
+  Trainer(const TrainConfig& config, const TrainOptions& options, ThreadPool* pool,
+          data::SequenceDataset training_data, data::SequenceDataset valid_data)
+      : config_(config),
+        options_(options),
+        pool_(pool),
+        training_data_(std::move(training_data)),
+        valid_data_(std::move(valid_data)),
+        parameters_(create_parameters(config.model, config.training.seed)),
+        optimiser_(config.training.optimiser, parameters_),
+        batches_(training_data_, config.training.batch_size, config.model.start_token,
+                 config.training.seed),
+        valid_batches_(valid_data_, config.training.batch_size, config.model.start_token, 0),
+        decoder_(config.model, parameters_, config.training.precision, pool) {
+    if (config.training.average_decay > 0.0) average_ = parameters_.values.clone();
+  }
+
+  Result<TrainResult> run();
+
+ private:
+  Status start();
+  Status update();
+  void log_window();
+  void evaluate();
+  Status save();
+  bool stop_requested() const { return options_.stop != nullptr && options_.stop->load() != 0; }
+  double seconds() const { return seconds_before_ + seconds_since(start_); }
+  std::string checkpoint_path() const {
+    return options_.out_directory + "/checkpoint/state.safetensors";
+  }
+
+  const TrainConfig& config_;
+  const TrainOptions& options_;
+  ThreadPool* pool_;
+  data::SequenceDataset training_data_, valid_data_;
+  ParameterBuffers parameters_;
+  Optimiser optimiser_;
+  Buffer<float> average_;  ///< running mean of the weights; empty when not wanted
+  BatchSource batches_, valid_batches_;
+  Decoder decoder_;
+  std::optional<Reporter> reporter_;
+  Checkpoint progress_;
+  Window window_;
+  TrainResult result_;
+  int bad_updates_ = 0;  ///< in a row
+  double seconds_before_ = 0.0;
+  Clock::time_point start_ = Clock::now();
+  Clock::time_point last_save_ = Clock::now();
+};
+
+Status Trainer::start() {
+  TARN_RETURN_IF_ERROR(make_directories(options_.out_directory));
+  const bool has_checkpoint = path_exists(checkpoint_path());
+  if (has_checkpoint && !options_.resume) {
+    return invalid_argument(
+        "holds a training run already; pass --resume to continue it, or "
+        "another --out",
+        options_.out_directory);
+  }
+  if (has_checkpoint) {
+    TARN_ASSIGN(progress_,
+                load_checkpoint(checkpoint_path(), config_, parameters_, optimiser_, average_));
+    seconds_before_ = progress_.seconds;
+  }
+  TARN_ASSIGN(Reporter reporter, Reporter::open(options_.out_directory + "/log.jsonl",
+                                                progress_.log_bytes, options_.json));
+  reporter_.emplace(std::move(reporter));
+  TARN_RETURN_IF_ERROR(write_file_atomic(options_.out_directory + "/training.json",
+                                         to_json(config_).dump(2) + "\n"));
+  Json event =
+      Json::Object{{"event", "start"},
+                   {"update", progress_.update},
+                   {"updates", config_.training.updates},
+                   {"parameters", parameters_.parameter_count},
+                   {"training_sequences", training_data_.count},
+                   {"valid_sequences", valid_data_.count},
+                   {"tokens_per_update", config_.training.batch_size * training_data_.length},
+                   {"threads", pool_->num_threads()},
+                   {"precision", dtype_name(config_.training.precision)}};
+  reporter_->event(event);
+  reporter_->note(fmt::format(
+      "{} at update {} of {}: {} parameters, {} training sequences of {} tokens, {} threads, {}",
+      has_checkpoint ? "resumed" : "started", progress_.update, config_.training.updates,
+      parameters_.parameter_count, training_data_.count, training_data_.length,
+      pool_->num_threads(), dtype_name(config_.training.precision)));
+  return {};
+}
+
+Status Trainer::update() {
+  const TrainingConfig& training = config_.training;
+  const Batch& batch = batches_.training_batch(progress_.update);
+  std::ranges::fill(parameters_.gradients.span(), 0.0f);
+  const double scale = 1.0 / static_cast<double>(std::max<int64_t>(1, batch.counted));
+  const double nats = decoder_.forward_backward(batch, scale);
+  const double norm = global_norm(parameters_.gradients, pool_);
+  const double rate = training.optimiser.learning_rate *
+                      schedule_factor(training.schedule, progress_.update, training.updates);
+  if (std::isfinite(nats) && std::isfinite(norm)) {
+    const bool is_clipped = training.gradient_clip > 0.0 && norm > training.gradient_clip;
+    optimiser_.update(rate, is_clipped ? training.gradient_clip / norm : 1.0, parameters_, pool_);
+    if (average_.size() > 0) {
+      // A young mean forgets faster, so that it does not remember the random start.
+      const auto done = static_cast<double>(progress_.update);
+      update_average(parameters_.values, std::min(training.average_decay, done / (done + 10.0)),
+                     average_, pool_);
+    }
+    window_.nats += nats;
+    window_.counted += batch.counted;
+    window_.gradient_norm = std::max(window_.gradient_norm, norm);
+    bad_updates_ = 0;
+  } else {
+    reporter_->event(Json::Object{{"event", "skipped"}, {"update", progress_.update + 1}});
+    reporter_->note(
+        fmt::format("update {}: loss or gradient is not finite; skipped", progress_.update + 1));
+    if (++bad_updates_ == 10) {
+      return Error{ErrorCode::kInvalidArgument,
+                   fmt::format("loss or gradient was not finite in 10 updates in a row, up to "
+                               "update {}; lower training.optimiser.learning_rate",
+                               progress_.update + 1),
+                   options_.out_directory};
+    }
+  }
+  window_.tokens += batch.count * batch.length;
+  progress_.tokens_seen += batch.count * batch.length;
+  ++progress_.update;
+  return {};
+}
+
+void Trainer::log_window() {
+  const TrainingConfig& training = config_.training;
+  const double elapsed = seconds_since(window_.start);
+  const double rate = static_cast<double>(window_.tokens) / std::max(1e-9, elapsed);
+  const double per_update =
+      static_cast<double>(training.batch_size * training_data_.length) / std::max(1e-9, rate);
+  result_.train_bits = window_.bits();
+  reporter_->event(
+      Json::Object{{"event", "train"},
+                   {"update", progress_.update},
+                   {"tokens_seen", progress_.tokens_seen},
+                   {"bits_per_dim", window_.bits()},
+                   {"gradient_norm", window_.gradient_norm},
+                   {"learning_rate",
+                    training.optimiser.learning_rate *
+                        schedule_factor(training.schedule, progress_.update - 1, training.updates)},
+                   {"tokens_per_second", std::round(rate)},
+                   {"seconds", std::round(seconds() * 10.0) / 10.0}});
+  reporter_->progress(progress_.update, training.updates, window_.bits(), rate,
+                      per_update * static_cast<double>(training.updates - progress_.update));
+  window_ = Window();
+}
+
+void Trainer::evaluate() {
+  const Clock::time_point start = Clock::now();
+  int64_t limit = valid_data_.count;
+  if (config_.training.evaluate_limit > 0) limit = std::min(limit, config_.training.evaluate_limit);
+  if (limit == 0) return;
+  const auto swap_weights = [this] {
+    if (average_.size() > 0) std::ranges::swap_ranges(parameters_.values.span(), average_.span());
+  };
+  swap_weights();
+  double nats = 0.0;
+  int64_t counted = 0;
+  for (int64_t first = 0; first < limit && !stop_requested();
+       first += config_.training.batch_size) {
+    const Batch& batch =
+        valid_batches_.plain_batch(first, std::min(config_.training.batch_size, limit - first));
+    nats += decoder_.evaluate(batch);
+    counted += batch.counted;
+  }
+  swap_weights();
+  if (stop_requested()) return;
+  result_.valid_bits = nats / (static_cast<double>(counted) * std::numbers::ln2);
+  reporter_->event(Json::Object{{"event", "evaluate"},
+                                {"update", progress_.update},
+                                {"split", "valid"},
+                                {"sequences", limit},
+                                {"bits_per_dim", result_.valid_bits},
+                                {"evaluate_seconds", std::round(seconds_since(start) * 10) / 10}});
+  reporter_->note(fmt::format("update {}: valid {:.4f} bits/dim over {} sequences",
+                              progress_.update, result_.valid_bits, limit));
+  window_.start += Clock::now() - start;
+}
+
+Status Trainer::save() {
+  progress_.log_bytes = reporter_->log_bytes();
+  progress_.seconds = seconds();
+  TARN_RETURN_IF_ERROR(
+      save_checkpoint(checkpoint_path(), progress_, config_, parameters_, optimiser_, average_));
+  TARN_RETURN_IF_ERROR(export_model(options_.out_directory, config_, parameters_,
+                                    average_.size() > 0 ? average_ : parameters_.values,
+                                    progress_));
+  last_save_ = Clock::now();
+  return {};
+}
+
+Result<TrainResult> Trainer::run() {
+  TARN_RETURN_IF_ERROR(start());
+  const TrainingConfig& training = config_.training;
+  result_.valid_bits = -1.0;
+  window_ = Window();
+  bool is_evaluated = false;
+  while (progress_.update < training.updates && !stop_requested()) {
+    TARN_RETURN_IF_ERROR(update());
+    const bool is_last = progress_.update == training.updates;
+    if (progress_.update % training.log_every == 0 || is_last) log_window();
+    is_evaluated = training.evaluate_every > 0 && progress_.update % training.evaluate_every == 0;
+    if (is_evaluated && !is_last) evaluate();
+    const double interval = training.checkpoint_every_seconds;
+    if (interval > 0.0 && seconds_since(last_save_) >= interval) TARN_RETURN_IF_ERROR(save());
+  }
+  result_.stopped = progress_.update < training.updates;
+  if (!result_.stopped) evaluate();
+  TARN_RETURN_IF_ERROR(save());
+  result_.updates = progress_.update;
+  result_.seconds = progress_.seconds;
+  reporter_->note(
+      result_.stopped
+          ? fmt::format("stopped after update {}; --resume continues there", progress_.update)
+          : fmt::format("done: {} updates in {}, model in {}", progress_.update,
+                        duration(progress_.seconds), options_.out_directory));
+  return result_;
+}
+
+}  // namespace
+
+Result<TrainResult> train(const TrainConfig& config, const TrainOptions& options,
+                          ThreadPool* pool) {
+  for (const model::LayerConfig& layer : config.model.layers) {
+    if (mixers::find_torch_mixer(*layer.mixer) == nullptr) {
+      return Error{
+          ErrorCode::kUnsupported,
+          fmt::format("mixer \"{}\" cannot be trained: it has no autograd.cpp", layer.mixer->name),
+          "model.layers"};
+    }
+  }
+  TARN_ASSIGN(
+      data::SequenceDataset training_data,
+      data::load(config.data, options.data_directory, data::Split::kTrain, config.training.seed));
+  TARN_ASSIGN(
+      data::SequenceDataset valid_data,
+      data::load(config.data, options.data_directory, data::Split::kValid, config.training.seed));
+  if (config.training.batch_size > training_data.count) {
+    return invalid_argument(fmt::format("is {}, but the training split has {} sequences",
+                                        config.training.batch_size, training_data.count),
+                            "training.batch_size");
+  }
+  return Trainer(config, options, pool, std::move(training_data), std::move(valid_data)).run();
+}
+
+}  // namespace tarn::train
