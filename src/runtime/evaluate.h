@@ -15,9 +15,9 @@
 namespace tarn::runtime {
 
 struct EvaluateOptions {
-  int64_t batch = 8;                                          ///< sequences per pass
-  mixers::Form form = mixers::Form::kChunk;                   ///< kAuto counts as kChunk
-  std::function<void(int64_t done, int64_t total)> progress;  ///< sequences, after every pass
+  int64_t batch = 8;                                            ///< sequences per pass
+  mixers::Form form = mixers::Form::kChunk;                     ///< kAuto counts as kChunk
+  std::function<void(int64_t done, int64_t total)> progress{};  ///< sequences, after every pass
   const std::atomic<bool>* cancel = nullptr;
 };
 

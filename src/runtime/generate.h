@@ -23,17 +23,17 @@ struct GenerateOptions {
   int64_t batch = 1;   ///< sequences advanced together
   int64_t length = 0;  ///< tokens per sequence, the prompt included; 0: the model's max_tokens
   uint64_t seed = 0;   ///< sequence i draws from stream i of this seed
-  SamplerOptions sampler;
+  SamplerOptions sampler{};
   /// Tokens to start from: none, one for all sequences, or one per sequence.
-  std::vector<std::vector<int32_t>> prompts;
+  std::vector<std::vector<int32_t>> prompts{};
   GenerateMode mode = GenerateMode::kRecurrent;
   /// kParallel only, not empty: generate nothing; time one token of one batch at these prefix
   /// lengths (each in [1, length], any order) and integrate over all lengths by straight lines
   /// between them (constant outside). Prefixes are the prompt, then token 0.
-  std::vector<int64_t> positions_to_time;
+  std::vector<int64_t> positions_to_time{};
   /// Called after every step from the calling thread: tokens done, tokens in all (over `count`);
   /// when only timing: positions done, positions in all.
-  std::function<void(int64_t done, int64_t total)> progress;
+  std::function<void(int64_t done, int64_t total)> progress{};
   const std::atomic<bool>* cancel = nullptr;  ///< set it to stop: the result is kCancelled
   /// Refuse (kResource) when states and tokens of a batch would take more; 0: the machine's memory.
   int64_t memory_limit_bytes = 0;
