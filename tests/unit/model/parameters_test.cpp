@@ -1,0 +1,150 @@
+#include "model/parameters.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+
+#include "base/buffer.h"
+#include "unit/model/configs.h"
+
+namespace tarn::model {
+namespace {
+
+using mixers::Init;
+using mixers::ParamSpec;
+
+const ParamSpec* find(const std::vector<ParamSpec>& table, const std::string& name) {
+  for (const ParamSpec& spec : table) {
+    if (spec.name == name) return &spec;
+  }
+  return nullptr;
+}
+
+std::vector<float> start(const ParamSpec& spec, uint64_t seed) {
+  std::vector<float> values(static_cast<size_t>(element_count(spec.shape)), NAN);
+  initialise(spec, seed, values.data());
+  return values;
+}
+
+TEST(ParameterTable, HasTheDocumentedNamesAndShapes) {
+  const std::vector<ParamSpec> table = parameter_table(config_of(small_config()));
+  std::vector<std::string> names;
+  for (const ParamSpec& spec : table) {
+    names.push_back(spec.name);
+    for (const float value : start(spec, 1)) ASSERT_TRUE(std::isfinite(value)) << spec.name;
+  }
+  EXPECT_EQ(std::set<std::string>(names.begin(), names.end()).size(), names.size());
+  EXPECT_EQ(names.front(), "embedding.token.weight");
+  EXPECT_EQ(names[1], "embedding.position.weight");
+  EXPECT_EQ(names[2], "layers.0.norm1.weight");
+  EXPECT_EQ(names.back(), "head.bias");
+  using Shape = std::vector<int64_t>;
+  EXPECT_EQ(find(table, "embedding.token.weight")->shape, (Shape{11, 12}));
+  EXPECT_EQ(find(table, "embedding.position.weight")->shape, (Shape{40, 12}));
+  EXPECT_EQ(find(table, "layers.1.norm2.bias")->shape, (Shape{12}));
+  EXPECT_EQ(find(table, "layers.1.mlp.up.weight")->shape, (Shape{17, 12}));
+  EXPECT_EQ(find(table, "layers.1.mlp.down.weight")->shape, (Shape{12, 17}));
+  EXPECT_EQ(find(table, "head.weight")->shape, (Shape{10, 12}));
+  EXPECT_EQ(find(table, "final_norm.weight")->shape, (Shape{12}));
+  EXPECT_TRUE(find(table, "head.weight")->weight_decay);
+  EXPECT_TRUE(find(table, "layers.0.mlp.up.weight")->weight_decay);
+  for (const char* name : {"embedding.token.weight", "embedding.position.weight", "head.bias",
+                           "layers.0.norm1.weight", "layers.0.mlp.up.bias"}) {
+    EXPECT_FALSE(find(table, name)->weight_decay) << name;
+  }
+  const LayerConfig layer = config_of(small_config()).layers[0];
+  for (const ParamSpec& spec : layer.mixer->param_specs(*layer.mixer_config)) {
+    ASSERT_NE(find(table, "layers.0.mixer." + spec.name), nullptr);
+    EXPECT_EQ(find(table, "layers.1.mixer." + spec.name)->shape, spec.shape);
+  }
+}
+
+TEST(ParameterTable, FollowsTheConfig) {
+  Json json = small_config();
+  json.set("position", json_of(R"({"kind": "sinusoidal"})"));
+  json.set("norm", json_of(R"({"kind":"rms_norm","placement":"pre","final":false})"));
+  const std::vector<ParamSpec> table = parameter_table(config_of(json));
+  for (const char* name :
+       {"embedding.position.weight", "layers.0.norm1.bias", "final_norm.weight"}) {
+    EXPECT_EQ(find(table, name), nullptr) << name;
+  }
+}
+
+TEST(Initialise, IsAFunctionOfSeedAndName) {
+  const ParamSpec normal{"a", {1000, 100}, {Init::Kind::kNormal, 0.5f, 0}, false};
+  const std::vector<float> values = start(normal, 1);
+  EXPECT_EQ(start(normal, 1), values);
+  EXPECT_NE(start(normal, 2), values);
+  ParamSpec renamed = normal;
+  renamed.name = "b";
+  EXPECT_NE(start(renamed, 1), values);
+  // Mean and variance of n draws: standard errors σ/√n and σ²·√(2/n); five of them.
+  const double n = static_cast<double>(values.size());
+  double sum = 0, squares = 0;
+  for (const float value : values) {
+    sum += value;
+    squares += double{value} * value;
+  }
+  EXPECT_LT(std::abs(sum / n), 5 * 0.5 / std::sqrt(n));
+  EXPECT_LT(std::abs(squares / n - 0.25), 5 * 0.25 * std::sqrt(2 / n));
+}
+
+TEST(Initialise, UniformFillsItsInterval) {
+  const ParamSpec uniform{"a", {100'000}, {Init::Kind::kUniform, 0.25f, 0}, true};
+  const std::vector<float> values = start(uniform, 3);
+  const auto [low, high] = std::minmax_element(values.begin(), values.end());
+  EXPECT_GE(*low, -0.25f);
+  EXPECT_LE(*high, 0.25f);
+  // The chance that 100,000 draws leave a gap of 0.01 % of the interval at an end is e^-10.
+  EXPECT_LT(*low, -0.25f + 0.5f * 1e-4f);
+  EXPECT_GT(*high, 0.25f - 0.5f * 1e-4f);
+}
+
+TEST(Initialise, LinearWeightsStartAsTorchs) {
+  const std::vector<ParamSpec> table = parameter_table(config_of(small_config()));
+  const ParamSpec& down = *find(table, "layers.0.mlp.down.weight");
+  EXPECT_EQ(down.init.kind, Init::Kind::kUniform);
+  EXPECT_FLOAT_EQ(down.init.scale, 1.0f / std::sqrt(17.0f));
+  EXPECT_EQ(start(*find(table, "layers.0.norm1.weight"), 1), std::vector<float>(12, 1.0f));
+  EXPECT_EQ(start(*find(table, "layers.0.norm1.bias"), 1), std::vector<float>(12, 0.0f));
+}
+
+TEST(Initialise, GridSinusoidKnowsRowsAndColumns) {
+  Json json = small_config();
+  json.set("model_dim", 10);
+  json.set("position", json_of(R"({"kind": "learned", "grid_width": 8})"));
+  const std::vector<ParamSpec> table = parameter_table(config_of(json));
+  const ParamSpec& spec = *find(table, "embedding.position.weight");
+  const std::vector<float> values = start(spec, 1);
+  EXPECT_EQ(start(spec, 2), values);  // no randomness in it
+  const int64_t dim = 10, half = 5;
+  const auto at = [&](int64_t row, int64_t c) {
+    return values[static_cast<size_t>(row * dim + c)];
+  };
+  for (int64_t row = 0; row < 40; ++row) {
+    for (int64_t c = 0; c < dim; ++c) {
+      // Same line, same first half; same column, same second half.
+      EXPECT_EQ(at(row, c), at(c < half ? row / 8 * 8 : row % 8, c));
+    }
+  }
+  const double amplitude = 0.5 * std::sqrt(2.0);
+  const double tolerance = 4 * 6e-8 * amplitude;
+  EXPECT_NEAR(at(16, 0), amplitude * std::sin(2.0), tolerance);
+  EXPECT_NEAR(at(16, 1), amplitude * std::cos(2.0), tolerance);
+  EXPECT_NEAR(at(16, 2), amplitude * std::sin(2.0 * std::pow(8.0, -2.0 / 5.0)), tolerance);
+  EXPECT_NEAR(at(3, 8), amplitude * std::cos(3.0 * std::pow(8.0, -2.0 / 5.0)), tolerance);
+}
+
+TEST(Initialise, MixtureHeadStartsSpread) {
+  Json json = small_config();
+  json.set("head",
+           json_of(R"({"kind":"discretised_logistic_mixture","components":3,"levels":10})"));
+  const std::vector<ParamSpec> table = parameter_table(config_of(json));
+  EXPECT_EQ(start(*find(table, "head.bias"), 1),
+            (std::vector<float>{0, 0, 0, -1, 0, 1, -2, -2, -2}));
+}
+
+}  // namespace
+}  // namespace tarn::model
