@@ -1,0 +1,133 @@
+"""tarn-train from outside: kills and interrupts at random moments lose nothing, bad input gives one
+sentence and exit code 2."""
+
+import argparse
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+CONFIG = {
+    "model": {
+        "format": "tarn-model", "format_version": 1, "modality": "tokens", "vocabulary": 13,
+        "start_token": 12, "model_dim": 16, "max_tokens": 33, "position": {"kind": "learned"},
+        "norm": {"kind": "layer_norm", "placement": "pre"},
+        "layers": [{"mixer": {"name": "linear_attention", "num_heads": 2, "key_dim": 8},
+                    "mlp": {"hidden_dim": 32, "activation": "relu"}}],
+        "head": {"kind": "categorical", "classes": 12}},
+    "data": {"kind": "copy", "max_symbols": 16, "epoch_sequences": 64},
+    "training": {"batch_size": 4, "updates": 600,
+                 "optimiser": {"kind": "adamw", "learning_rate": 0.003},
+                 "evaluate_limit": 8, "log_every": 50, "checkpoint_every_seconds": 0.001}}
+
+
+def start(program, config, out, *more):
+    return subprocess.Popen([program, "train", config, "--out", out, "--threads", "1", *more],
+                            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def model_bytes(out):
+    with open(os.path.join(out, "model.safetensors"), "rb") as file:
+        return file.read()
+
+
+def log_updates(out):
+    with open(os.path.join(out, "log.jsonl"), encoding="utf-8") as file:
+        events = [json.loads(line) for line in file]
+    return [event["update"] for event in events if event["event"] == "train"]
+
+
+def check_kills(program, config, folder, how, wanted):
+    """Stops runs with signal `how` at random moments until one reaches the end."""
+    out = os.path.join(folder, how.name)
+    codes = []
+    for _ in range(200):
+        process = start(program, config, out, "--resume")
+        # After start-up, so that most of the runs get somewhere.
+        deadline = time.monotonic() + random.uniform(0.0, 0.5)
+        log = os.path.join(out, "log.jsonl")
+        while process.poll() is None and not os.path.exists(log):
+            time.sleep(0.005)
+        while process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.005)
+        process.send_signal(how)
+        _, errors = process.communicate()
+        codes.append(process.returncode)
+        if process.returncode == 0:
+            break
+        assert process.returncode in (-how, 128 + how), (process.returncode, errors)
+    assert codes[-1] == 0, codes
+    assert len(codes) > 1, "no run was stopped"
+    if how == signal.SIGINT:
+        assert 130 in codes, codes
+    assert model_bytes(out) == wanted, f"{how.name}: another model after {len(codes)} runs"
+    updates = log_updates(out)
+    assert updates == list(range(50, 601, 50)), updates
+    print(f"{how.name}: {len(codes)} runs, the same model")
+
+
+def check_bad_input(program, config, folder):
+    def write(name, content):
+        path = os.path.join(folder, name)
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(content)
+        return path
+
+    out = os.path.join(folder, "bad")
+    cases = [
+        ["train"],
+        ["train", config],
+        ["train", os.path.join(folder, "missing.json"), "--out", out],
+        ["train", write("empty.json", ""), "--out", out],
+        ["train", write("list.json", "[]"), "--out", out],
+        ["train", write("key.json", json.dumps({**CONFIG, "colour": 1})), "--out", out],
+        ["train", config, "--out", out, "--threads", "0"],
+        ["train", config, "--out", out, "--threads", "-1"],
+        ["train", config, "--out", out, "--device", "cuda"],
+        ["train", config, "--out", out, "--set", "training.updates"],
+        ["train", config, "--out", out, "--set", "training.updates=-1"],
+        ["train", config, "--out", out, "--set", "training.updates=1000000000000000000000"],
+        ["train", config, "--out", out, "--set", "training.batch_size=65"],
+        ["train", config, "--out", out, "--set", 'data={"kind":"mnist"}'],
+        ["train", config, "--out", out, "--unknown"],
+        ["swim"],
+    ]
+    for words in cases:
+        result = subprocess.run([program, *words], capture_output=True, text=True, check=False)
+        assert result.returncode == 2, (words, result.returncode, result.stderr)
+        assert len(result.stderr.strip().splitlines()) == 1, (words, result.stderr)
+    assert not os.path.exists(os.path.join(out, "checkpoint"))
+    print(f"{len(cases)} bad inputs: exit code 2 and one sentence each")
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--source", required=True)
+    parser.add_argument("--build", required=True)
+    arguments = parser.parse_args()
+    program = os.path.join(arguments.build, "tarn-train")
+    if not os.path.exists(program):
+        print("not tested: this build has no tarn-train (TARN_TRAIN=OFF)")
+        return 0
+    random.seed(1)
+    with tempfile.TemporaryDirectory() as folder:
+        config = os.path.join(folder, "config.json")
+        with open(config, "w", encoding="utf-8") as file:
+            json.dump(CONFIG, file)
+        whole = os.path.join(folder, "whole")
+        process = start(program, config, whole)
+        _, errors = process.communicate()
+        assert process.returncode == 0, errors
+        wanted = model_bytes(whole)
+        check_kills(program, config, folder, signal.SIGKILL, wanted)
+        check_kills(program, config, folder, signal.SIGINT, wanted)
+        check_bad_input(program, config, folder)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,49 @@
+#pragma once
+
+#include <string>
+
+#include "base/json.h"
+#include "train/config.h"
+
+namespace tarn::train {
+
+/// A tiny model of `mixer` (its config object without the name), placement "pre" or "post".
+inline std::string small_model_text(const std::string& mixer, const std::string& placement,
+                                    const std::string& head, const std::string& position) {
+  return R"({"format": "tarn-model", "format_version": 1, "modality": "tokens", "vocabulary": 13,
+             "start_token": 12, "model_dim": 24, "max_tokens": 40, "position": {"kind": ")" +
+         position + R"("}, "embedding_scale": 0.5, "norm": {"kind": "layer_norm", "placement": ")" +
+         placement + R"(", "eps": 1e-5, "final": true},
+             "layers": [{"repeat": 2, "mixer": )" +
+         mixer + R"(, "mlp": {"hidden_dim": 40, "activation": "gelu"}}], "head": )" + head + "}";
+}
+
+inline constexpr const char* kSmallLinear =
+    R"({"name": "linear_attention", "num_heads": 2, "key_dim": 9, "value_dim": 7})";
+inline constexpr const char* kSmallSoftmax =
+    R"({"name": "softmax_attention", "num_heads": 4, "num_kv_heads": 2, "key_dim": 6})";
+
+inline model::ModelConfig parse_model(const std::string& text) {
+  const Result<Json> json = parse_json(text, "test");
+  TARN_CHECK(json.ok());
+  Result<model::ModelConfig> config = model::parse_model_config(*json, "test");
+  TARN_CHECK(config.ok());
+  return std::move(config).value();
+}
+
+/// A training config for the copy task that takes milliseconds per update.
+inline Json small_training_json(const std::string& mixer) {
+  const std::string text =
+      R"({"model": )" +
+      small_model_text(mixer, "pre", R"({"kind": "categorical", "classes": 12})", "learned") +
+      R"(, "data": {"kind": "copy", "max_symbols": 8, "epoch_sequences": 40},
+          "training": {"seed": 3, "batch_size": 4, "updates": 20, "precision": "f32",
+            "optimiser": {"kind": "radam", "learning_rate": 0.003},
+            "schedule": {"kind": "cosine", "warm_up": 3}, "average_decay": 0.9,
+            "evaluate_limit": 8, "log_every": 5}})";
+  Result<Json> json = parse_json(text, "test");
+  TARN_CHECK(json.ok());
+  return std::move(json).value();
+}
+
+}  // namespace tarn::train
