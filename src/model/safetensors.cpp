@@ -351,8 +351,11 @@ Status SafetensorsFile::read_f32(const TensorEntry& entry, float* destination) c
   return {};
 }
 
-Status write_safetensors(const std::string& path, const std::vector<TensorToWrite>& tensors,
+Status write_safetensors(const std::string& path, std::vector<TensorToWrite> tensors,
                          const std::vector<std::pair<std::string, std::string>>& metadata) {
+  std::stable_sort(tensors.begin(), tensors.end(), [](const auto& a, const auto& b) {
+    return dtype_bytes(a.dtype) > dtype_bytes(b.dtype);
+  });
   TARN_ASSIGN(const std::string text, header_text(tensors, metadata, path));
   TARN_ASSIGN(AtomicFile file, AtomicFile::create(path));
   const uint64_t length = text.size();

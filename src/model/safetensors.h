@@ -62,9 +62,10 @@ struct TensorToWrite {
   DType dtype = DType::kF32;
 };
 
-/// Writes a file atomically; tensors in the given order, metadata string to string. Names must be
-/// unique and dtypes f32 or bf16; the header is padded with spaces so that data is 8-byte aligned.
-Status write_safetensors(const std::string& path, const std::vector<TensorToWrite>& tensors,
+/// Writes a file atomically: all f32 tensors, then all bf16 ones, each in the given order, so that
+/// every element is aligned to its size. Names must be unique and dtypes f32 or bf16; the header
+/// is padded with spaces to a multiple of 8 bytes.
+Status write_safetensors(const std::string& path, std::vector<TensorToWrite> tensors,
                          const std::vector<std::pair<std::string, std::string>>& metadata);
 
 }  // namespace tarn::model

@@ -192,7 +192,8 @@ TEST_F(SafetensorsFileTest, RoundTripsBitForBit) {
   values[7] = std::numeric_limits<float>::max();
   const int64_t count = static_cast<int64_t>(values.size());
   ASSERT_TRUE(write_safetensors(path(),
-                                {{"x", {count}, values.data(), DType::kF32},
+                                {{"w", {3}, values.data(), DType::kBF16},
+                                 {"x", {count}, values.data(), DType::kF32},
                                  {"y\"\n", {1, 3}, values.data(), DType::kBF16},
                                  {"z", {0, 2}, nullptr, DType::kF32}},
                                 {{"format", "tarn"}})
@@ -201,6 +202,9 @@ TEST_F(SafetensorsFileTest, RoundTripsBitForBit) {
   ASSERT_TRUE(file.ok()) << file.error().to_string();
   EXPECT_EQ(file->header.data_offset % 8, 0);
   EXPECT_EQ(file->header.metadata[0].second, "tarn");
+  for (const TensorEntry& tensor : file->header.tensors) {
+    EXPECT_EQ(tensor.begin % dtype_bytes(tensor.dtype), 0) << tensor.name;
+  }
   std::vector<float> back(values.size(), NAN);
   ASSERT_TRUE(file->read_f32(*file->header.find("x"), back.data()).ok());
   EXPECT_EQ(std::memcmp(back.data(), values.data(), values.size() * sizeof(float)), 0);
