@@ -19,9 +19,10 @@ struct StateUpdateProblem {
   int64_t key_dim = 0;    ///< channels of q and k before φ
   int64_t value_dim = 0;  ///< channels of v and out
   FeatureMap feature_map;
-  bool normalise = true;
+  bool normalise = true;  ///< false: z is neither read nor written, its gradients are zero
   float eps = 1e-6f;
-  int64_t chunk_size = 0;      ///< tokens per chunk; 0 lets the kernel choose by shape alone
+  int64_t chunk_size = 0;      ///< tokens per chunk; 0 lets the kernel choose by shape alone.
+                               ///< A matter of speed: the result's bits do not depend on it
   ThreadPool* pool = nullptr;  ///< null: serial. The result's bits do not depend on it
 };
 
@@ -35,7 +36,9 @@ struct StatePointers {
 
 /// Causal forward over whole sequences in chunks; continues from and updates `state` in place.
 /// `denominator` [rows, num_heads] (nullable) receives φ(q)·z + ε for the backward pass.
-/// Cost: O(T·C·(F+V) + T·F·V) flops per head; scratch O(C·(F+V+C)) per thread.
+/// Per element the sums run in token order, so splitting a sequence over calls, or stepping through
+/// it, gives the same bits. Blocks of four tokens pass each row of S while it is in registers: no
+/// product of tokens with tokens. Cost: 4·T·F·V flops per head; scratch O(C·F + F·V) per thread.
 void causal_forward(const StateUpdateProblem& problem, Heads<const float> q, Heads<const float> k,
                     Heads<const float> v, StatePointers<float> state, Heads<float> out,
                     float* denominator, Arena& arena) noexcept;
@@ -48,14 +51,15 @@ struct StateUpdateGradients {
 /// Gradient of causal_forward by prefix sums (dq) and suffix sums (dk, dv): stores no per-token
 /// state and no T×T matrix. `initial` is the state before the forward call (null: zeros), `dfinal`
 /// the gradient that arrives at the final state (null: zeros). `out` and `denominator` are what
-/// forward wrote. Scratch is O(F·V + C·(F+V+C)) per thread, whatever T is.
+/// forward wrote. dq, dk and dv are overwritten. Cost: 12·T·F·V flops per head; scratch
+/// O(F·V + C·(F+V)) per thread, whatever T is.
 void causal_backward(const StateUpdateProblem& problem, Heads<const float> q,
                      Heads<const float> k, Heads<const float> v, Heads<const float> out,
                      const float* denominator, StatePointers<const float> initial,
                      Heads<const float> dout, StatePointers<const float> dfinal,
                      const StateUpdateGradients& gradients, Arena& arena) noexcept;
 
-/// Non-causal: every query reads the totals over its whole sequence.
+/// Non-causal: every query reads the totals over its whole sequence. Cost and scratch as above.
 void full_forward(const StateUpdateProblem& problem, Heads<const float> q, Heads<const float> k,
                   Heads<const float> v, Heads<float> out, float* denominator,
                   Arena& arena) noexcept;

@@ -13,6 +13,7 @@
 #include "hwy/highway.h"
 
 #include "hwy/contrib/math/math-inl.h"
+#include "kernels/cpu/exp-inl.h"
 #include "kernels/cpu/simd-inl.h"
 #include "kernels/cpu/small_gemm-inl.h"
 
@@ -27,12 +28,14 @@ struct Identity {
   static HWY_INLINE VecF32 dx(VecF32, VecF32, VecF32 dphi) { return dphi; }
 };
 
+// Min and Max take the variable second: x86 returns the second operand when one is NaN.
+
 struct EluPlusOne {
   // The exponential sees min(x, 0) only, so it cannot overflow.
   static HWY_INLINE VecF32 phi(VecF32 x) {
     const F32 d;
     const VecF32 zero = hn::Zero(d);
-    const VecF32 below = hn::Exp(d, hn::Min(x, zero));
+    const VecF32 below = exp_nonpositive(hn::Min(zero, x));
     return hn::IfThenElse(hn::Gt(x, zero), hn::Add(x, hn::Set(d, 1.0f)), below);
   }
   static HWY_INLINE VecF32 dx(VecF32 x, VecF32 phi, VecF32 dphi) {
@@ -42,7 +45,7 @@ struct EluPlusOne {
 };
 
 struct Relu {
-  static HWY_INLINE VecF32 phi(VecF32 x) { return hn::Max(x, hn::Zero(F32())); }
+  static HWY_INLINE VecF32 phi(VecF32 x) { return hn::Max(hn::Zero(F32()), x); }
   static HWY_INLINE VecF32 dx(VecF32 x, VecF32, VecF32 dphi) {
     return hn::IfThenElseZero(hn::Gt(x, hn::Zero(F32())), dphi);
   }
@@ -50,11 +53,11 @@ struct Relu {
 
 struct SquaredRelu {
   static HWY_INLINE VecF32 phi(VecF32 x) {
-    const VecF32 positive = hn::Max(x, hn::Zero(F32()));
+    const VecF32 positive = hn::Max(hn::Zero(F32()), x);
     return hn::Mul(positive, positive);
   }
   static HWY_INLINE VecF32 dx(VecF32 x, VecF32, VecF32 dphi) {
-    const VecF32 positive = hn::Max(x, hn::Zero(F32()));
+    const VecF32 positive = hn::Max(hn::Zero(F32()), x);
     return hn::Mul(hn::Add(positive, positive), dphi);
   }
 };

@@ -41,33 +41,61 @@ constexpr bool kManyRegisters = true;
 /// n rounded up to whole vectors.
 constexpr int64_t round_up_lanes(int64_t n) { return (n + kLanes - 1) / kLanes * kLanes; }
 
-/// The first `n` lanes from memory, 0 < n ≤ kLanes; the others are zero. Reads nothing past them.
-HWY_INLINE VecF32 load_partial(const float* from, int64_t n) {
+/// Unrolls the loop that follows: arrays of vectors stay in registers only if every index into them
+/// is known at compile time.
+#if HWY_COMPILER_CLANG
+#define TARN_UNROLL _Pragma("clang loop unroll(full)")
+#else
+#define TARN_UNROLL _Pragma("GCC unroll 32")
+#endif
+
+/// The first `size` lanes of a vector, 0 < size ≤ kLanes: made once, outside of loops.
+struct Tail {
+  explicit HWY_INLINE Tail(int64_t n)
+#if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX2
+      : size(n), mask(hn::FirstN(F32(), static_cast<size_t>(n))) {
+  }
+  int64_t size;
+  hn::Mask<F32> mask;
+#else
+      : size(n) {
+  }
+  int64_t size;
+#endif
+};
+
+/// The lanes of the tail from memory, zero in the others. Reads nothing past the tail.
+HWY_INLINE VecF32 load_partial(const float* from, const Tail& tail) {
   const F32 d;
 #if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX2
-  return hn::MaskedLoad(hn::FirstN(d, static_cast<size_t>(n)), d, from);
+  return hn::MaskedLoad(tail.mask, d, from);
 #else
-  if (n == kLanes) return hn::LoadU(d, from);
+  if (tail.size == kLanes) return hn::LoadU(d, from);
   HWY_ALIGN float lanes[kLanes] = {};
-  for (int64_t i = 0; i < n; ++i) lanes[i] = from[i];
+  for (int64_t i = 0; i < tail.size; ++i) lanes[i] = from[i];
   return hn::Load(d, lanes);
 #endif
 }
 
-/// Stores the first `n` lanes, 0 < n ≤ kLanes; memory past them is untouched.
-HWY_INLINE void store_partial(VecF32 value, float* to, int64_t n) {
+/// Stores the lanes of the tail; memory past it is untouched.
+HWY_INLINE void store_partial(VecF32 value, float* to, const Tail& tail) {
   const F32 d;
 #if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX2
-  hn::BlendedStore(value, hn::FirstN(d, static_cast<size_t>(n)), d, to);
+  hn::BlendedStore(value, tail.mask, d, to);
 #else
-  if (n == kLanes) {
+  if (tail.size == kLanes) {
     hn::StoreU(value, d, to);
     return;
   }
   HWY_ALIGN float lanes[kLanes];
   hn::Store(value, d, lanes);
-  for (int64_t i = 0; i < n; ++i) to[i] = lanes[i];
+  for (int64_t i = 0; i < tail.size; ++i) to[i] = lanes[i];
 #endif
+}
+
+HWY_INLINE VecF32 load_partial(const float* from, int64_t n) { return load_partial(from, Tail(n)); }
+HWY_INLINE void store_partial(VecF32 value, float* to, int64_t n) {
+  store_partial(value, to, Tail(n));
 }
 
 }  // namespace HWY_NAMESPACE

@@ -27,12 +27,14 @@ struct GemmLeft {
   int64_t column_stride = 1;
 };
 
-/// One register block: kRows rows × kVectors vectors of C over the whole of K. `tail` is the number
-/// of lanes of the last vector, used when kTail.
+/// One register block: kRows rows × kVectors vectors of C over the whole of K. `tail_size` is the
+/// number of lanes of the last vector, used when kTail.
 template <int kRows, int kVectors, bool kTail>
 HWY_INLINE void gemm_block(int64_t depth, GemmLeft a, const float* HWY_RESTRICT b, int64_t b_stride,
-                           float* HWY_RESTRICT c, int64_t c_stride, bool accumulate, int64_t tail) {
+                           float* HWY_RESTRICT c, int64_t c_stride, bool accumulate,
+                           int64_t tail_size) {
   const F32 d;
+  const Tail tail(tail_size);
   VecF32 sum[kRows][kVectors];
   for (int i = 0; i < kRows; ++i) {
     for (int j = 0; j < kVectors; ++j) {

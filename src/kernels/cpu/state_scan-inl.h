@@ -43,36 +43,47 @@ constexpr int kScanVectors = kManyRegisters ? 4 : 2;
 
 /// kRows rows of the state pass a block of tokens; `sum` collects what the tokens read.
 template <int kRows, int kTokens, int kVectors, bool kTail>
-HWY_INLINE void scan_rows(const Scan& s, int64_t row, int64_t tail,
-                          VecF32 (&sum)[kTokens][kVectors]) {
+HWY_INLINE void scan_rows(const Scan& s, int64_t row, Tail tail, VecF32 (&sum)[kTokens][kVectors]) {
   const F32 d;
+  float* at = s.state + row * s.state_stride;
   VecF32 state[kRows][kVectors];
+  TARN_UNROLL
   for (int r = 0; r < kRows; ++r) {
+    TARN_UNROLL
     for (int j = 0; j < kVectors; ++j) {
-      const float* from = s.state + (row + r) * s.state_stride + j * kLanes;
+      const float* from = at + r * s.state_stride + j * kLanes;
       state[r][j] = kTail && j == kVectors - 1 ? load_partial(from, tail) : hn::LoadU(d, from);
     }
   }
+  TARN_UNROLL
   for (int t = 0; t < kTokens; ++t) {
+    const float* write_at = s.write + t * s.write_stride + row;
+    const float* read_at = s.read + t * s.read_stride + row;
+    const float* value_at = s.value + t * s.value_stride;
     VecF32 write[kRows];
     VecF32 read[kRows];
+    TARN_UNROLL
     for (int r = 0; r < kRows; ++r) {
-      write[r] = hn::Set(d, s.write[t * s.write_stride + row + r]);
-      read[r] = hn::Set(d, s.read[t * s.read_stride + row + r]);
+      write[r] = hn::Set(d, write_at[r]);
+      read[r] = hn::Set(d, read_at[r]);
     }
+    TARN_UNROLL
     for (int j = 0; j < kVectors; ++j) {
-      const float* from = s.value + t * s.value_stride + j * kLanes;
+      const float* from = value_at + j * kLanes;
       const VecF32 value =
           kTail && j == kVectors - 1 ? load_partial(from, tail) : hn::LoadU(d, from);
+      TARN_UNROLL
       for (int r = 0; r < kRows; ++r) {
         state[r][j] = hn::MulAdd(write[r], value, state[r][j]);
         sum[t][j] = hn::MulAdd(read[r], state[r][j], sum[t][j]);
       }
     }
   }
+  TARN_UNROLL
   for (int r = 0; r < kRows; ++r) {
+    TARN_UNROLL
     for (int j = 0; j < kVectors; ++j) {
-      float* to = s.state + (row + r) * s.state_stride + j * kLanes;
+      float* to = at + r * s.state_stride + j * kLanes;
       if (kTail && j == kVectors - 1) {
         store_partial(state[r][j], to, tail);
       } else {
@@ -84,11 +95,17 @@ HWY_INLINE void scan_rows(const Scan& s, int64_t row, int64_t tail,
 
 /// All rows of the state for one block of tokens and one panel of columns.
 template <int kTokens, int kVectors, bool kTail>
-HWY_NOINLINE void scan_block(const Scan& s, int64_t tail) {
-  constexpr int kRows = kManyRegisters && kTokens > 1 ? 2 : 1;
+HWY_NOINLINE void scan_block(const Scan& shared, int64_t tail_size) {
+  // Blocks of 8 vectors of state and up to 16 of sums fill 32 registers, 2 and 8 fill 16.
+  constexpr int kRows = !kManyRegisters || kTokens == 1 ? 1 : kVectors <= 2 ? 4 : 2;
   const F32 d;
+  // A copy: the compiler has to assume that vector stores change what a reference leads to.
+  const Scan s = shared;
+  const Tail tail(tail_size);
   VecF32 sum[kTokens][kVectors];
+  TARN_UNROLL
   for (int t = 0; t < kTokens; ++t) {
+    TARN_UNROLL
     for (int j = 0; j < kVectors; ++j) sum[t][j] = hn::Zero(d);
   }
   int64_t row = 0;
@@ -96,16 +113,17 @@ HWY_NOINLINE void scan_block(const Scan& s, int64_t tail) {
     scan_rows<kRows, kTokens, kVectors, kTail>(s, row, tail, sum);
   }
   for (; row < s.rows; ++row) scan_rows<1, kTokens, kVectors, kTail>(s, row, tail, sum);
+  TARN_UNROLL
   for (int t = 0; t < kTokens; ++t) {
+    const VecF32 scale = hn::Set(d, s.scale == nullptr ? 1.0f : s.scale[t * s.scale_stride]);
+    TARN_UNROLL
     for (int j = 0; j < kVectors; ++j) {
-      if (s.scale != nullptr) {
-        sum[t][j] = hn::Mul(sum[t][j], hn::Set(d, s.scale[t * s.scale_stride]));
-      }
       float* to = s.out + t * s.out_stride + j * kLanes;
+      const VecF32 scaled = hn::Mul(sum[t][j], scale);
       if (kTail && j == kVectors - 1) {
-        store_partial(sum[t][j], to, tail);
+        store_partial(scaled, to, tail);
       } else {
-        hn::StoreU(sum[t][j], d, to);
+        hn::StoreU(scaled, d, to);
       }
     }
   }
@@ -123,7 +141,7 @@ HWY_INLINE Scan advance(Scan s, int64_t tokens) {
 /// All tokens for one panel of columns.
 template <int kVectors, bool kTail>
 HWY_INLINE void scan_panel(Scan s, int64_t tokens, int64_t tail) {
-  constexpr int kTokens = kManyRegisters && kVectors <= 2 ? 8 : 4;
+  constexpr int kTokens = 4;
   for (; tokens >= kTokens; tokens -= kTokens) {
     scan_block<kTokens, kVectors, kTail>(s, tail);
     s = advance(s, kTokens);
