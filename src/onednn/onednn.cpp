@@ -31,8 +31,7 @@ auto checked(const Body& body) noexcept {
     return body();
   } catch (const dnnl::error& error) {
     log_message(LogLevel::kError, std::string("oneDNN: ") + error.what());
-    TARN_CHECK(false && "oneDNN refused a product");
-    std::abort();
+    check_failed("oneDNN accepts the product", __FILE__, __LINE__);
   }
 }
 

@@ -7,7 +7,7 @@ import re
 import arch
 
 NEEDED = ("README.md", "mixer.cpp", "autograd.cpp", "test.cpp")
-README_PARTS = ("Definition", "Forms", "State", "Gradient", "Numerics", "Limits", "References")
+README_PARTS = ("Definition", "Config", "Parameters", "Forms", "State", "Numerics", "Limits")
 NOT_MECHANISMS = {"common", "_template"}
 
 
