@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <compare>
-#include <cstdlib>
 #include <map>
 #include <memory>
 #include <mutex>
