@@ -18,11 +18,12 @@ namespace tarn::model {
 /// whose parameters are the four of a projected layer (in.*, out.*).
 class ReferenceDecoder {
  public:
-  ReferenceDecoder(const ModelConfig& config, uint64_t seed) : config_(config) {
-    for (const mixers::ParamSpec& spec : parameter_table(config)) {
-      std::vector<float> values(static_cast<size_t>(element_count(spec.shape)));
-      initialise(spec, seed, values.data());
-      values_[spec.name].assign(values.begin(), values.end());
+  /// `values` are those of the parameter table, in its order.
+  ReferenceDecoder(const ModelConfig& config, const std::vector<std::vector<float>>& values)
+      : config_(config) {
+    const std::vector<mixers::ParamSpec> table = parameter_table(config);
+    for (size_t i = 0; i < table.size(); ++i) {
+      values_[table[i].name].assign(values[i].begin(), values[i].end());
     }
   }
 
