@@ -53,11 +53,11 @@ struct StateUpdateGradients {
 /// the gradient that arrives at the final state (null: zeros). `out` and `denominator` are what
 /// forward wrote. dq, dk and dv are overwritten. Cost: 12·T·F·V flops per head; scratch
 /// O(F·V + C·(F+V)) per thread, whatever T is.
-void causal_backward(const StateUpdateProblem& problem, Heads<const float> q,
-                     Heads<const float> k, Heads<const float> v, Heads<const float> out,
-                     const float* denominator, StatePointers<const float> initial,
-                     Heads<const float> dout, StatePointers<const float> dfinal,
-                     const StateUpdateGradients& gradients, Arena& arena) noexcept;
+void causal_backward(const StateUpdateProblem& problem, Heads<const float> q, Heads<const float> k,
+                     Heads<const float> v, Heads<const float> out, const float* denominator,
+                     StatePointers<const float> initial, Heads<const float> dout,
+                     StatePointers<const float> dfinal, const StateUpdateGradients& gradients,
+                     Arena& arena) noexcept;
 
 /// Non-causal: every query reads the totals over its whole sequence. Cost and scratch as above.
 void full_forward(const StateUpdateProblem& problem, Heads<const float> q, Heads<const float> k,

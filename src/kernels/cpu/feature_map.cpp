@@ -28,15 +28,18 @@ struct Identity {
   static HWY_INLINE VecF32 dx(VecF32, VecF32, VecF32 dphi) { return dphi; }
 };
 
-// Min and Max take the variable second: x86 returns the second operand when one is NaN.
+/// max(x, 0); NaN stays NaN, which Max leaves to the target.
+HWY_INLINE VecF32 positive_part(VecF32 x) {
+  return hn::IfThenZeroElse(hn::Lt(x, hn::Zero(F32())), x);
+}
 
 struct EluPlusOne {
   // The exponential sees min(x, 0) only, so it cannot overflow.
   static HWY_INLINE VecF32 phi(VecF32 x) {
     const F32 d;
-    const VecF32 zero = hn::Zero(d);
-    const VecF32 below = exp_nonpositive(hn::Min(zero, x));
-    return hn::IfThenElse(hn::Gt(x, zero), hn::Add(x, hn::Set(d, 1.0f)), below);
+    const auto positive = hn::Gt(x, hn::Zero(d));
+    const VecF32 below = exp_nonpositive(hn::IfThenZeroElse(positive, x));
+    return hn::IfThenElse(positive, hn::Add(x, hn::Set(d, 1.0f)), below);
   }
   static HWY_INLINE VecF32 dx(VecF32 x, VecF32 phi, VecF32 dphi) {
     const F32 d;
@@ -45,7 +48,7 @@ struct EluPlusOne {
 };
 
 struct Relu {
-  static HWY_INLINE VecF32 phi(VecF32 x) { return hn::Max(hn::Zero(F32()), x); }
+  static HWY_INLINE VecF32 phi(VecF32 x) { return positive_part(x); }
   static HWY_INLINE VecF32 dx(VecF32 x, VecF32, VecF32 dphi) {
     return hn::IfThenElseZero(hn::Gt(x, hn::Zero(F32())), dphi);
   }
@@ -53,11 +56,11 @@ struct Relu {
 
 struct SquaredRelu {
   static HWY_INLINE VecF32 phi(VecF32 x) {
-    const VecF32 positive = hn::Max(hn::Zero(F32()), x);
+    const VecF32 positive = positive_part(x);
     return hn::Mul(positive, positive);
   }
   static HWY_INLINE VecF32 dx(VecF32 x, VecF32, VecF32 dphi) {
-    const VecF32 positive = hn::Max(hn::Zero(F32()), x);
+    const VecF32 positive = positive_part(x);
     return hn::Mul(hn::Add(positive, positive), dphi);
   }
 };
