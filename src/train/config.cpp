@@ -47,6 +47,9 @@ Result<ScheduleConfig> parse_schedule(const Json& json, const std::string& where
   ScheduleConfig config;
   config.kind = static_cast<ScheduleKind>(reader.choice("kind", kScheduleNames));
   config.warm_up = reader.integer("warm_up", 0, kMaxUpdates, 0);
+  if (config.kind != ScheduleKind::kCosine) {
+    config.cool_down = reader.integer("cool_down", 0, kMaxUpdates, 0);
+  }
   if (config.kind == ScheduleKind::kStep) {
     config.step_updates = reader.integer("step_updates", 1, kMaxUpdates);
     config.step_factor = reader.number("step_factor", 0.0, 1.0, config.step_factor);
@@ -69,6 +72,8 @@ Result<TrainingConfig> parse_training(const Json& json, const std::string& where
   const Json* optimiser = reader.required("optimiser");
   const Json* schedule = reader.optional("schedule");
   config.gradient_clip = reader.number("gradient_clip", 0.0, 1e9, config.gradient_clip);
+  config.output_gradient_limit =
+      reader.number("output_gradient_limit", 0.0, 1e9, config.output_gradient_limit);
   config.average_decay = reader.number("average_decay", 0.0, 0.999999, config.average_decay);
   config.evaluate_every = reader.integer("evaluate_every", 0, kMaxUpdates, 0);
   config.evaluate_limit = reader.integer("evaluate_limit", 0, kMaxUpdates, 0);
@@ -141,6 +146,7 @@ Json schedule_json(const ScheduleConfig& config) {
   Json json;
   json.set("kind", kScheduleNames[static_cast<size_t>(config.kind)]);
   json.set("warm_up", config.warm_up);
+  if (config.kind != ScheduleKind::kCosine) json.set("cool_down", config.cool_down);
   if (config.kind == ScheduleKind::kStep) {
     json.set("step_updates", config.step_updates);
     json.set("step_factor", config.step_factor);
@@ -192,6 +198,7 @@ Json to_json(const TrainConfig& config) {
   json.set("optimiser", optimiser_json(training.optimiser));
   json.set("schedule", schedule_json(training.schedule));
   json.set("gradient_clip", training.gradient_clip);
+  json.set("output_gradient_limit", training.output_gradient_limit);
   json.set("average_decay", training.average_decay);
   json.set("evaluate_every", training.evaluate_every);
   json.set("evaluate_limit", training.evaluate_limit);
@@ -247,11 +254,14 @@ double schedule_factor(const ScheduleConfig& config, int64_t update, int64_t upd
   if (update < config.warm_up) {
     return static_cast<double>(update + 1) / static_cast<double>(config.warm_up);
   }
-  switch (config.kind) {
-    case ScheduleKind::kConstant: return 1.0;
-    case ScheduleKind::kStep:
-      return std::pow(config.step_factor, static_cast<double>(update / config.step_updates));
-    case ScheduleKind::kCosine: break;
+  if (config.kind != ScheduleKind::kCosine) {
+    const int64_t left = updates - update;
+    const double cooling = left < config.cool_down
+                               ? static_cast<double>(left) / static_cast<double>(config.cool_down)
+                               : 1.0;
+    if (config.kind == ScheduleKind::kConstant) return cooling;
+    return cooling *
+           std::pow(config.step_factor, static_cast<double>(update / config.step_updates));
   }
   const auto length = static_cast<double>(std::max<int64_t>(1, updates - config.warm_up));
   const double progress = std::min(1.0, static_cast<double>(update - config.warm_up) / length);

@@ -24,10 +24,13 @@ struct OptimiserConfig {
   double weight_decay = 0.01;  ///< decoupled; only parameters whose table row wants it
 };
 
-/// Learning rate as a factor of the optimiser's: linear warm-up, then the kind's shape.
+/// Learning rate as a factor of the optimiser's: linear warm-up, then the kind's shape. With a
+/// cool-down the last updates go linearly from there to zero; because `updates` may change when a
+/// run is resumed, a constant schedule with a cool-down can be brought to its end at any time.
 struct ScheduleConfig {
   ScheduleKind kind = ScheduleKind::kConstant;
   int64_t warm_up = 0;       ///< updates
+  int64_t cool_down = 0;     ///< updates; kConstant and kStep
   int64_t step_updates = 0;  ///< kStep: the factor multiplies every that many updates
   double step_factor = 0.1;
   double final_factor = 0.0;  ///< kCosine: reached at the last update
@@ -41,6 +44,9 @@ struct TrainingConfig {
   OptimiserConfig optimiser;
   ScheduleConfig schedule;
   double gradient_clip = 1.0;  ///< largest global norm; 0: none
+  /// Largest |d nats / d output| of one head output of one token; 0: none. The logistic mixture's
+  /// grows like 1/s for a sharp component that misses, and one such pixel would drown a batch.
+  double output_gradient_limit = 0.0;
   double average_decay = 0.0;  ///< > 0: evaluate and export a running mean of the weights
   int64_t evaluate_every = 0;  ///< updates; 0: only at the end
   int64_t evaluate_limit = 0;  ///< sequences; 0: the whole valid split

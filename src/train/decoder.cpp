@@ -132,12 +132,13 @@ at::Tensor Decoder::forward(const Batch& batch) const {
                               parameters_[head_ + 1], at::kFloat);
 }
 
-double Decoder::forward_backward(const Batch& batch, double scale) const {
+double Decoder::forward_backward(const Batch& batch, double scale, double output_limit) const {
   const at::Tensor outputs = forward(batch);
   at::Tensor gradient = at::empty(outputs.sizes(), outputs.options());
   const double nats =
       head_loss(config_.head, outputs.size(0), outputs.const_data_ptr<float>(),
                 batch.targets.data(), scale, gradient.mutable_data_ptr<float>(), pool_);
+  if (output_limit > 0.0) gradient.clamp_(-output_limit * scale, output_limit * scale);
   outputs.backward(gradient);
   return nats;
 }

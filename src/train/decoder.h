@@ -26,7 +26,8 @@ class Decoder {
   at::Tensor forward(const Batch& batch) const;
 
   /// Adds the gradient of Σ nats·scale to the buffers and returns Σ nats over counted targets.
-  double forward_backward(const Batch& batch, double scale) const;
+  /// `output_limit` > 0 holds the gradient of each head output within ±output_limit·scale.
+  double forward_backward(const Batch& batch, double scale, double output_limit) const;
   /// Σ nats over counted targets; records nothing.
   double evaluate(const Batch& batch) const;
 

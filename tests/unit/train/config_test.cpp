@@ -102,6 +102,11 @@ TEST(Schedule, WarmsUpThenFollowsItsShape) {
   EXPECT_EQ(schedule_factor(config, 0, 100), 0.25);
   EXPECT_EQ(schedule_factor(config, 3, 100), 1.0);
   EXPECT_EQ(schedule_factor(config, 99, 100), 1.0);
+  config.cool_down = 10;
+  EXPECT_EQ(schedule_factor(config, 90, 100), 1.0);
+  EXPECT_EQ(schedule_factor(config, 95, 100), 0.5);
+  EXPECT_EQ(schedule_factor(config, 99, 100), 0.1);
+  config.cool_down = 0;
   config.kind = ScheduleKind::kStep;
   config.step_updates = 10;
   config.step_factor = 0.5;
