@@ -1,0 +1,158 @@
+#include <fmt/format.h>
+
+#include <array>
+#include <memory>
+#include <utility>
+
+#include "base/threads.h"
+#include "cli/bench.h"
+#include "runtime/operator_bench.h"
+
+namespace tarn::cli {
+namespace {
+
+using runtime::OperatorPass;
+
+constexpr std::array<std::pair<const char*, OperatorPass>, 4> kForms = {{
+    {"forward", OperatorPass::kForward},
+    {"backward", OperatorPass::kBackward},
+    {"forward_backward", OperatorPass::kForwardBackward},
+    {"step", OperatorPass::kStep},
+}};
+
+struct Options {
+  std::vector<std::string> mixers;
+  std::vector<std::string> forms = {"forward", "backward", "step"};
+  std::vector<int64_t> tokens = {512, 4096};
+  std::string config;
+  int64_t batch = 1, heads = 8, key_dim = 64, value_dim = 64;
+  int64_t repeats = 7;
+  int64_t threads = 1;
+  int64_t seed = 1;
+};
+
+struct Case {
+  const mixers::MixerDef* mixer = nullptr;
+  std::string form;
+  runtime::OperatorBenchOptions bench;
+};
+
+Json case_json(const Case& one, const Options& options, double check,
+               const runtime::OperatorBenchResult& result) {
+  Json json;
+  json.set("mixer", one.mixer->name);
+  json.set("form", one.form);
+  json.set("dtype", "f32");
+  json.set("threads", options.threads);
+  json.set("batch", options.batch);
+  json.set("heads", options.heads);
+  json.set("key_dim", options.key_dim);
+  json.set("value_dim", options.value_dim);
+  json.set("n", one.bench.tokens);
+  json.set("ms_median", result.ms_median);
+  json.set("ms_min", result.ms_min);
+  json.set("ms_max", result.ms_max);
+  json.set("peak_extra_bytes", result.peak_extra_bytes);
+  json.set("resident_growth_bytes", result.resident_growth_bytes);
+  json.set("tensor_bytes", result.tensor_bytes);
+  json.set("state_bytes", result.state_bytes);
+  json.set("check_error_over_tolerance", check);
+  json.set("config", one.bench.config);
+  return json;
+}
+
+std::vector<std::string> case_row(const Case& one, const runtime::OperatorBenchResult& result) {
+  const bool step = one.bench.pass == OperatorPass::kStep;
+  const int64_t tokens = one.bench.batch * (step ? 1 : one.bench.tokens);
+  return {one.mixer->name,
+          one.form,
+          std::to_string(one.bench.tokens),
+          fmt::format("{:.3f}", result.ms_median),
+          fmt::format("{:.3f}", result.ms_min),
+          fmt::format("{:.3f}", result.ms_max),
+          fmt::format("{:.4f}", 1e3 * result.ms_median / static_cast<double>(tokens)),
+          bytes_text(result.peak_extra_bytes),
+          bytes_text(result.tensor_bytes)};
+}
+
+Result<std::vector<Case>> cases_of(const Options& options) {
+  std::vector<const mixers::MixerDef*> mixers;
+  for (const std::string& name : options.mixers) {
+    TARN_ASSIGN(const mixers::MixerDef* mixer, mixers::find_mixer(name, "--mixer"));
+    mixers.push_back(mixer);
+  }
+  if (mixers.empty()) {
+    mixers.assign(mixers::all_mixers().begin(), mixers::all_mixers().end());
+  }
+  std::vector<Case> cases;
+  for (const mixers::MixerDef* mixer : mixers) {
+    std::string config = options.config;
+    if (config.empty()) {
+      TARN_ASSIGN(config, runtime::operator_config(*mixer, options.heads, options.key_dim,
+                                                   options.value_dim));
+    }
+    for (const std::string& form : options.forms) {
+      for (const auto& [name, pass] : kForms) {
+        if (form != name) continue;
+        for (int64_t tokens : options.tokens) {
+          cases.push_back({mixer,
+                           name,
+                           {pass, config, options.batch, tokens, options.repeats,
+                            static_cast<uint64_t>(options.seed)}});
+        }
+      }
+    }
+  }
+  return cases;
+}
+
+Status run(const Options& options, Context& context) {
+  TARN_ASSIGN(const std::vector<Case> cases, cases_of(options));
+  ThreadPool pool(static_cast<int>(options.threads));
+  std::vector<std::vector<std::string>> rows = {
+      {"mixer", "form", "n", "ms", "min", "max", "us/token", "extra memory", "tensors"}};
+  double check = 0;
+  for (size_t i = 0; i < cases.size(); ++i) {
+    if (context.cancel.load()) return Error{ErrorCode::kCancelled, "stopped on request", {}};
+    const Case& one = cases[i];
+    const bool first = i == 0 || cases[i - 1].mixer != one.mixer || cases[i - 1].form != one.form;
+    if (first) {
+      TARN_ASSIGN(check, runtime::check_operator(*one.mixer, one.bench, &pool));
+    }
+    TARN_ASSIGN(const runtime::OperatorBenchResult result,
+                runtime::bench_operator(*one.mixer, one.bench, &pool));
+    context.console.line(case_json(one, options, check, result));
+    rows.push_back(case_row(one, result));
+    context.console.progress("bench", static_cast<int64_t>(i) + 1,
+                             static_cast<int64_t>(cases.size()), "cases");
+  }
+  context.console.end_progress();
+  context.console.text(fmt::format("batch {}, {} heads, K = {}, V = {}, f32, threads: {}",
+                                   options.batch, options.heads, options.key_dim, options.value_dim,
+                                   options.threads));
+  context.console.table(rows);
+  return {};
+}
+
+}  // namespace
+
+void add_bench_attention(Command& program, Selection& selection) {
+  auto options = std::make_shared<Options>();
+  Command command = program.add(selection, "attention", "Time and memory of the mixers' operators",
+                                [options](Context& context) { return run(*options, context); });
+  command.texts("--mixer", options->mixers, "NAME", "names, separated by commas (default: all)");
+  command.choices("--form", options->forms, {"forward", "backward", "forward_backward", "step"},
+                  "of forward, backward, forward_backward, step (default: all but the third)");
+  command.integers("-n,--tokens", options->tokens, 1, int64_t{1} << 30,
+                   "sequence lengths, separated by commas (default: 512,4096)");
+  command.integer("--batch", options->batch, 1, 65'536, "sequences (default: 1)");
+  command.integer("--heads", options->heads, 1, 4096, "default: 8");
+  command.integer("--key-dim", options->key_dim, 1, 4096, "per head (default: 64)");
+  command.integer("--value-dim", options->value_dim, 1, 4096, "per head (default: 64)");
+  command.text("--config", options->config, "JSON", "the mixer's config as JSON, instead of sizes");
+  command.integer("--repeats", options->repeats, 1, 1000, "timed calls (default: 7)");
+  command.integer("--seed", options->seed, 0, INT64_MAX, "of the inputs (default: 1)");
+  command.threads(options->threads);
+}
+
+}  // namespace tarn::cli

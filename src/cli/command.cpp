@@ -1,0 +1,156 @@
+#include "cli/command.h"
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <charconv>
+#include <cmath>
+#include <utility>
+
+#include "base/threads.h"
+
+namespace tarn::cli {
+namespace {
+
+template <class T>
+bool parse_all(const std::string& text, T& value) {
+  const char* end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, value);
+  return error == std::errc() && stop == end;
+}
+
+CLI::Validator integer_between(int64_t min, int64_t max) {
+  return CLI::Validator(
+      [min, max](std::string& text) {
+        int64_t value = 0;
+        if (parse_all(text, value) && value >= min && value <= max) return std::string();
+        return fmt::format("got \"{}\", wanted an integer from {} to {}", text, min, max);
+      },
+      "");
+}
+
+CLI::Validator number_between(double min, double max) {
+  return CLI::Validator(
+      [min, max](std::string& text) {
+        double value = 0;
+        if (parse_all(text, value) && value >= min && value <= max) return std::string();
+        return fmt::format("got \"{}\", wanted a number from {:g} to {:g}", text, min, max);
+      },
+      "");
+}
+
+CLI::Validator one_of(std::vector<std::string> choices) {
+  return CLI::Validator(
+      [choices = std::move(choices)](std::string& text) {
+        for (const std::string& choice : choices) {
+          if (text == choice) return std::string();
+        }
+        return fmt::format("got \"{}\", wanted {}", text, fmt::join(choices, ", "));
+      },
+      "");
+}
+
+}  // namespace
+
+Command Command::add(Selection& selection, const std::string& name, const std::string& help,
+                     Action action) {
+  CLI::App* command = app_->add_subcommand(name, help);
+  command->add_flag("--json", selection.json, "machine-readable output on stdout");
+  command->callback([&selection, action = std::move(action)] { selection.action = action; });
+  return Command(command);
+}
+
+Command Command::group(const std::string& name, const std::string& help) {
+  CLI::App* command = app_->add_subcommand(name, help);
+  command->require_subcommand(1);
+  return Command(command);
+}
+
+void Command::pass_through(Selection& selection, const std::string& name, const std::string& help,
+                           std::function<Status(const std::vector<std::string>&)> action) {
+  CLI::App* command = app_->add_subcommand(name, help);
+  command->prefix_command();
+  command->set_help_flag();
+  command->callback([command, &selection, action = std::move(action)] {
+    selection.action = [action, arguments = command->remaining()](Context&) {
+      return action(arguments);
+    };
+  });
+}
+
+void Command::positional(const std::string& name, std::string& value, const std::string& shown,
+                         const std::string& help) {
+  app_->add_option(name, value, help)->required()->type_name(shown);
+}
+
+void Command::flag(const std::string& flags, bool& value, const std::string& help) {
+  app_->add_flag(flags, value, help);
+}
+
+void Command::text(const std::string& flags, std::string& value, const std::string& shown,
+                   const std::string& help) {
+  app_->add_option(flags, value, help)->type_name(shown);
+}
+
+void Command::required_text(const std::string& flags, std::string& value, const std::string& shown,
+                            const std::string& help) {
+  app_->add_option(flags, value, help)->required()->type_name(shown);
+}
+
+void Command::texts(const std::string& flags, std::vector<std::string>& values,
+                    const std::string& shown, const std::string& help) {
+  app_->add_option(flags, values, help)->delimiter(',')->type_name(shown);
+}
+
+void Command::required_texts(const std::string& flags, std::vector<std::string>& values,
+                             const std::string& shown, const std::string& help) {
+  app_->add_option(flags, values, help)->required()->delimiter(',')->type_name(shown);
+}
+
+void Command::choice(const std::string& flags, std::string& value,
+                     const std::vector<std::string>& choices, const std::string& help) {
+  app_->add_option(flags, value, help)->check(one_of(choices))->type_name("");
+}
+
+void Command::choices(const std::string& flags, std::vector<std::string>& values,
+                      const std::vector<std::string>& choices, const std::string& help) {
+  app_->add_option(flags, values, help)->delimiter(',')->check(one_of(choices))->type_name("");
+}
+
+void Command::integer(const std::string& flags, int64_t& value, int64_t min, int64_t max,
+                      const std::string& help) {
+  app_->add_option(flags, value, help)->check(integer_between(min, max))->type_name("");
+}
+
+void Command::number(const std::string& flags, double& value, double min, double max,
+                     const std::string& help) {
+  app_->add_option(flags, value, help)->check(number_between(min, max))->type_name("");
+}
+
+void Command::integers(const std::string& flags, std::vector<int64_t>& values, int64_t min,
+                       int64_t max, const std::string& help) {
+  app_->add_option(flags, values, help)
+      ->delimiter(',')
+      ->check(integer_between(min, max))
+      ->type_name("");
+}
+
+void Command::threads(int64_t& value) {
+  value = available_threads();
+  integer("--threads", value, 1, 1024, fmt::format("threads that compute (default: {})", value));
+}
+
+void Command::exclusive(const std::vector<std::string>& flags) {
+  for (const std::string& one : flags) {
+    for (const std::string& other : flags) {
+      if (one != other) app_->get_option(one)->excludes(app_->get_option(other));
+    }
+  }
+}
+
+void Command::together(const std::string& one, const std::string& other) {
+  app_->get_option(one)->needs(app_->get_option(other));
+  app_->get_option(other)->needs(app_->get_option(one));
+}
+
+}  // namespace tarn::cli

@@ -1,0 +1,118 @@
+#include <CLI/CLI.hpp>
+#include <atomic>
+#include <csignal>
+#include <cstring>
+#include <new>
+
+#include <fmt/format.h>
+
+#include "base/log.h"
+#include "base/threads.h"
+#include "cli/command.h"
+#include "onednn/onednn.h"
+
+namespace tarn::cli {
+namespace {
+
+std::atomic<bool> cancel_requested{false};
+
+/// The first Ctrl-C asks the command to stop, the second kills the program.
+void on_signal(int) { cancel_requested.store(true); }
+
+void install_signal_handlers() {
+  struct sigaction action;
+  std::memset(&action, 0, sizeof action);
+  action.sa_handler = on_signal;
+  action.sa_flags = static_cast<int>(SA_RESETHAND | SA_RESTART);
+  sigaction(SIGINT, &action, nullptr);
+  sigaction(SIGTERM, &action, nullptr);
+}
+
+/// The one place where kinds of failure become exit statuses: 1 failed, 2 bad usage or input.
+int exit_status(ErrorCode code) {
+  switch (code) {
+    case ErrorCode::kInvalidArgument: return 2;
+    case ErrorCode::kNotFound: return 2;
+    case ErrorCode::kCorrupt: return 2;
+    case ErrorCode::kResource: return 2;
+    case ErrorCode::kUnsupported: return 1;
+    case ErrorCode::kIo: return 1;
+    case ErrorCode::kCancelled: return 1;
+  }
+  return 1;
+}
+
+void add_commands(Command program, Selection& selection) {
+  add_train(program, selection);
+  add_eval(program, selection);
+  add_generate(program, selection);
+  add_state(program, selection);
+  add_init(program, selection);
+  add_info(program, selection);
+  add_mixers(program, selection);
+  add_check(program, selection);
+  add_bench(program, selection);
+  add_report(program, selection);
+  add_doctor(program, selection);
+}
+
+/// Parses the command line; the exit status when there is nothing left to do, else -1.
+int parse(CLI::App& app, int argc, char** argv) {
+  bool json = false;
+  for (int i = 1; i < argc; ++i) json = json || std::strcmp(argv[i], "--json") == 0;
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::Success& success) {  // --help, --version
+    return app.exit(success);
+  } catch (const CLI::ParseError& error) {
+    Console(json).error(invalid_argument(error.what(), "command line"));
+    return 2;
+  }
+  return -1;
+}
+
+int run(int argc, char** argv) {
+  onednn::install();
+  set_log_sink([](LogLevel level, std::string_view message) {
+    if (level >= LogLevel::kWarning) fmt::print(stderr, "tarn: {}\n", message);
+  });
+  install_signal_handlers();
+  flush_denormals();
+  CLI::App app{"Linear-attention transformers: train in parallel, run as an RNN.", "tarn"};
+  app.set_version_flag("--version", TARN_VERSION);
+  app.require_subcommand(1);
+  app.get_formatter()->column_width(34);
+  Selection selection;
+  add_commands(Command(&app), selection);
+  if (const int status = parse(app, argc, argv); status >= 0) return status;
+
+  Console console(selection.json);
+  Context context{console, cancel_requested, {}};
+  const Status status = selection.action(context);
+  console.end_progress();
+  if (!status.ok()) {
+    console.error(status.error());
+    return exit_status(status.error().code);
+  }
+  if (!console.flush()) {
+    console.error({ErrorCode::kIo, "cannot write the output", "stdout"});
+    return 1;
+  }
+  if (context.finding.empty()) return 0;
+  fmt::print(stderr, "tarn: {}\n", context.finding);
+  return 1;
+}
+
+}  // namespace
+}  // namespace tarn::cli
+
+int main(int argc, char** argv) {
+  try {
+    return tarn::cli::run(argc, argv);
+  } catch (const std::bad_alloc&) {
+    tarn::cli::Console(false).error({tarn::ErrorCode::kResource, "out of memory", {}});
+  } catch (const std::exception& exception) {
+    tarn::cli::Console(false).error({tarn::ErrorCode::kIo, exception.what(), {}});
+  }
+  return 1;
+}

@@ -1,0 +1,51 @@
+#include <fmt/format.h>
+
+#include <string>
+#include <vector>
+
+#include "cli/command.h"
+#include "mixers/mixer.h"
+
+namespace tarn::cli {
+namespace {
+
+std::vector<std::string> forms_of(const mixers::MixerDef& mixer) {
+  std::vector<std::string> forms;
+  if (mixer.recurrent != nullptr) forms.push_back("recurrent");
+  if (mixer.parallel != nullptr) forms.push_back("parallel");
+  if (mixer.chunk != nullptr) forms.push_back("chunk");
+  if (mixer.step != nullptr) forms.push_back("step");
+  if (mixer.backward != nullptr) forms.push_back("backward");
+  return forms;
+}
+
+Status run(Context& context) {
+  Json::Array array;
+  for (const mixers::MixerDef* mixer : mixers::all_mixers()) {
+    const std::vector<std::string> forms = forms_of(*mixer);
+    Json json;
+    json.set("name", mixer->name);
+    json.set("summary", mixer->summary);
+    json.set("recurrence", mixer->recurrence);
+    json.set("state_bytes", mixer->state_formula);
+    json.set("bounded_state", mixer->bounded_state);
+    json.set("forms", Json::Array(forms.begin(), forms.end()));
+    json.set("source", mixer->source);
+    array.push_back(std::move(json));
+    context.console.text(fmt::format(
+        "{}: {}\n  recurrence   {}\n  state bytes  {} ({})\n  forms        {}\n  source       {}\n",
+        mixer->name, mixer->summary, mixer->recurrence, mixer->state_formula,
+        mixer->bounded_state ? "bounded" : "grows with every token", fmt::join(forms, ", "),
+        mixer->source));
+  }
+  context.console.document(Json(std::move(array)));
+  return {};
+}
+
+}  // namespace
+
+void add_mixers(Command& program, Selection& selection) {
+  program.add(selection, "mixers", "The mechanisms that models can use", run);
+}
+
+}  // namespace tarn::cli
