@@ -54,6 +54,16 @@ Status Builder::add_picture(const Json& picture, const std::string& where) {
   return {};
 }
 
+/// Whether a record has every member of `filter` (null: no condition).
+bool matches(const Json& record, const Json* filter) {
+  if (filter == nullptr || filter->as_object() == nullptr) return true;
+  for (const auto& [key, value] : *filter->as_object()) {
+    const Json* own = find_path(record, key);
+    if (own == nullptr || !(*own == value)) return false;
+  }
+  return true;
+}
+
 Status Builder::add_curves(const Json& curves, const std::string& where) {
   JsonReader reader(curves, where);
   LineChart chart;
@@ -71,11 +81,12 @@ Status Builder::add_curves(const Json& curves, const std::string& where) {
     JsonReader one_reader(one, one_where);
     const std::string path = path_of(one_reader.string("file"));
     Series line{one_reader.string("name", path), {}};
+    const Json* filter = one_reader.optional("where");
     TARN_RETURN_IF_ERROR(one_reader.finish());
     TARN_ASSIGN(const std::vector<Json> records, read_records(path));
     for (const Json& record : records) {
       std::pair<double, double> point;
-      if (as_number(find_path(record, x), point.first) &&
+      if (matches(record, filter) && as_number(find_path(record, x), point.first) &&
           as_number(find_path(record, y), point.second)) {
         line.points.push_back(point);
       }
@@ -191,7 +202,7 @@ Json default_manifest(const std::vector<std::string>& files, const std::string& 
     Json chart;
     chart.set("title", "Training");
     chart.set("description", "Bits per dimension on training data against the number of updates.");
-    chart.set("x", "step");
+    chart.set("x", "update");
     chart.set("y", "bits_per_dim");
     chart.set("series", std::move(series));
     curves.push_back(std::move(chart));

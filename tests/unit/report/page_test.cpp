@@ -134,13 +134,15 @@ class ReportFolder : public testing::Test {
 
 TEST_F(ReportFolder, ShowsWhatTheManifestNames) {
   write("bench.json", R"({"rows":[{"m":"a","t":{"first":0.5}},{"m":"b","t":{"first":2}}]})");
-  write("log.jsonl", "{\"u\":1,\"l\":3.5}\n{\"other\":1}\n{\"u\":2,\"l\":2.5}\n{\"u\":3,\"l");
+  write("log.jsonl",
+        "{\"u\":1,\"l\":3.5,\"e\":\"t\"}\n{\"other\":1}\n{\"u\":2,\"l\":2.5,\"e\":\"t\"}\n"
+        "{\"u\":2,\"l\":9,\"e\":\"v\"}\n{\"u\":3,\"l");
   ASSERT_TRUE(write_png(folder_ + "/p.png", Image::filled(4, 4, 1, 9)).ok());
   write("report.json", R"({"title":"T","sections":[{"heading":"H","text":"words",
     "tables":[{"file":"bench.json","columns":[{"key":"m"},{"key":"t.first","title":"first"}]}],
     "pictures":[{"file":"p.png","alt":"four by four"}],
     "curves":[{"title":"C","description":"d","x":"u","y":"l",
-               "series":[{"file":"log.jsonl","name":"run"}]}]}]})");
+               "series":[{"file":"log.jsonl","name":"run","where":{"e":"t"}}]}]}]})");
   const Result<std::string> page = build_report(folder_);
   ASSERT_TRUE(page.ok()) << page.error().to_string();
   EXPECT_NE(page.value().find("<th scope=\"row\">a</th><td>0.500</td>"), std::string::npos);
