@@ -46,7 +46,7 @@ Result<FormComparison> compare_forms(std::shared_ptr<const model::Model> model, 
 struct LongRunOptions {
   int64_t tokens = 1'000'000;
   uint64_t seed = 0;
-  std::string config{};   ///< JSON of the mixer's config; empty: its first example
+  std::string config{};    ///< JSON of the mixer's config; empty: its first example
   int64_t model_dim = 16;  ///< for parsing the config; the operator itself does not use it
   std::function<void(int64_t done, int64_t total)> progress{};  ///< every 1,000 tokens
   const std::atomic<bool>* cancel = nullptr;
