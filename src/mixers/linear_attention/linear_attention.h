@@ -1,5 +1,7 @@
 #pragma once
 
+#include <mutex>
+
 #include "base/buffer.h"
 #include "kernels/feature_map.h"
 #include "mixers/mixer.h"
@@ -15,8 +17,17 @@ struct Config final : MixerConfig {
   bool causal = true;
   bool normalise = true;
   float eps = 1e-6f;
-  kernels::FeatureMap feature_map;
-  Buffer<float> omega;  ///< FAVOR+ projection; empty for the other maps
+  kernels::FeatureMap shape_of_map;  ///< dimensions and functions; FAVOR+ still without projection
+  bool random_features = false;          ///< FAVOR+
+  uint64_t feature_seed = 0;
+
+  /// The map, ready to use. FAVOR+ draws its projection on the first call, not while a config is
+  /// read: O(K²·F), too much to spend on a file that may be refused. Threads: safe.
+  kernels::FeatureMap feature_map() const;
+
+ private:
+  mutable std::once_flag drawn_;
+  mutable Buffer<float> omega_;  ///< FAVOR+ projection; empty for the other maps
 };
 
 }  // namespace tarn::mixers::linear_attention

@@ -8,6 +8,18 @@ namespace tarn::mixers::linear_attention {
 
 extern const MixerDef kDef;
 
+kernels::FeatureMap Config::feature_map() const {
+  kernels::FeatureMap map = shape_of_map;
+  if (!random_features) return map;
+  std::call_once(drawn_, [&] {
+    const int64_t columns = map.feature_dim / 2;
+    omega_ = Buffer<float>(map.input_dim * columns);
+    kernels::draw_orthogonal_features(map.input_dim, columns, feature_seed, omega_.data());
+  });
+  map.parameters = omega_.data();
+  return map;
+}
+
 namespace {
 
 using kernels::Heads;
@@ -44,15 +56,13 @@ Result<std::shared_ptr<const MixerConfig>> parse_config(const Json& json, int64_
   }
   TARN_RETURN_IF_ERROR(reader.finish());
   switch (map) {
-    case 0: config->feature_map = kernels::elu_plus_one_map(config->key_dim); break;
-    case 1: config->feature_map = kernels::relu_map(config->key_dim); break;
-    case 2: config->feature_map = kernels::squared_relu_map(config->key_dim); break;
+    case 0: config->shape_of_map = kernels::elu_plus_one_map(config->key_dim); break;
+    case 1: config->shape_of_map = kernels::relu_map(config->key_dim); break;
+    case 2: config->shape_of_map = kernels::squared_relu_map(config->key_dim); break;
     default:
-      config->omega = Buffer<float>(config->key_dim * num_features / 2);
-      kernels::draw_orthogonal_features(config->key_dim, num_features / 2,
-                                        static_cast<uint64_t>(feature_seed), config->omega.data());
-      config->feature_map =
-          kernels::favor_map(config->key_dim, num_features, config->omega.data());
+      config->shape_of_map = kernels::favor_map(config->key_dim, num_features, nullptr);
+      config->random_features = true;
+      config->feature_seed = static_cast<uint64_t>(feature_seed);
   }
   return std::shared_ptr<const MixerConfig>(std::move(config));
 }
@@ -76,7 +86,7 @@ std::vector<ParamSpec> param_specs(const MixerConfig& config) {
 std::vector<StateSpec> state_specs(const MixerConfig& base) {
   const Config& config = config_of(&base);
   if (!config.causal) return {};
-  const int64_t features = config.feature_map.feature_dim;
+  const int64_t features = config.shape_of_map.feature_dim;
   std::vector<StateSpec> specs{{"s", {config.num_heads, features, config.value_dim}, 0.0f, false}};
   if (config.normalise) specs.push_back({"z", {config.num_heads, features}, 0.0f, false});
   return specs;
@@ -90,7 +100,7 @@ StateUpdateProblem problem_of(const OpArgs<T>& args) {
   problem.num_heads = config.num_heads;
   problem.key_dim = config.key_dim;
   problem.value_dim = config.value_dim;
-  problem.feature_map = config.feature_map;
+  problem.feature_map = config.feature_map();
   problem.normalise = config.normalise;
   problem.eps = config.eps;
   problem.chunk_size = args.chunk_size;
