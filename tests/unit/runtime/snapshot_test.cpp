@@ -247,6 +247,22 @@ TEST(Snapshot, ForgedFieldsAreRefusedWithoutAllocating) {
   EXPECT_LT(after.ru_maxrss - before.ru_maxrss, 64 * 1024);  // KiB
 }
 
+TEST(Snapshot, TokensThatWaitMustBeThere) {
+  // A session that drops its tokens keeps the one that waits. Without it the next step would read
+  // a token that is nowhere; lengths and checksums are made to agree.
+  const auto model = tiny_model(causal_stacks(true).front().layers);
+  std::string bytes = encode_snapshot(started(model, 2, false), kSampler);
+  uint64_t header_bytes = 0;
+  uint64_t payload_bytes = 0;
+  std::memcpy(&header_bytes, bytes.data() + 16, 8);
+  std::memcpy(&payload_bytes, bytes.data() + 24, 8);
+  bytes = forge(bytes, 72, int64_t{0});
+  bytes.erase(48 + header_bytes, sizeof(int32_t));
+  bytes = forge(bytes, 24, payload_bytes - sizeof(int32_t));
+  EXPECT_EQ(error_of(bytes, model),
+            "file: has counts that contradict each other: position 5, tokens 5, kept 0");
+}
+
 class SnapshotFile : public testing::Test {
  protected:
   void SetUp() override {
