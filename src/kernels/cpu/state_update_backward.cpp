@@ -44,17 +44,23 @@ struct BackwardCall {
 
   void items(int64_t begin, int64_t end, float* memory) const { run(*this, begin, end, memory); }
   int64_t extended_dim() const { return problem.value_dim + (problem.normalise ? 1 : 0); }
+  /// Row stride of [v | 1] and [dnum | dden]: whole cache lines, so that vectors do not straddle.
+  int64_t extended_stride() const {
+    constexpr int64_t kLine = static_cast<int64_t>(kAlignment / sizeof(float));
+    return (extended_dim() + kLine - 1) / kLine * kLine;
+  }
 };
 
 struct BackwardScratch {
   explicit BackwardScratch(const BackwardCall& call, float* memory) : space(memory) {
     const int64_t features = call.problem.feature_map.feature_dim;
     const int64_t extended = call.extended_dim();
+    const int64_t stride = call.extended_stride();
     phi_q = space.take(call.chunk * features);
     phi_k = space.take(call.chunk * features);
     dphi = space.take(call.chunk * features);
-    value = space.take(call.chunk * extended);
-    dnum = space.take(call.chunk * extended);
+    value = space.take(call.chunk * stride);
+    dnum = space.take(call.chunk * stride);
     r = space.take(features * call.problem.value_dim);
     prefix = space.take(extended * features);
     suffix = space.take(extended * features);
@@ -89,6 +95,7 @@ struct BackwardHead {
   int64_t features() const { return call.problem.feature_map.feature_dim; }
   int64_t value_dim() const { return call.problem.value_dim; }
   int64_t extended() const { return call.extended_dim(); }
+  int64_t stride() const { return call.extended_stride(); }
   int64_t first_row() const { return call.problem.sequences.begin[sequence]; }
   int64_t length() const { return call.problem.sequences.length[sequence]; }
   int64_t num_chunks() const { return (length() + call.chunk - 1) / call.chunk; }
@@ -105,7 +112,7 @@ struct BackwardHead {
   }
   HWY_INLINE void extend_values(int64_t row, int64_t tokens) const {
     for (int64_t t = 0; t < tokens; ++t) {
-      float* to = scratch.value + t * extended();
+      float* to = scratch.value + t * stride();
       copy(call.v.at(row + t, head), to, value_dim());
       if (call.problem.normalise) to[value_dim()] = 1.0f;
     }
@@ -113,7 +120,7 @@ struct BackwardHead {
   HWY_INLINE void differentiate_quotient(int64_t row, int64_t tokens) const {
     const int64_t V = value_dim();
     for (int64_t t = 0; t < tokens; ++t) {
-      float* to = scratch.dnum + t * extended();
+      float* to = scratch.dnum + t * stride();
       const float* dout = call.dout.at(row + t, head);
       if (call.problem.normalise) {
         const int64_t at = (row + t) * call.problem.num_heads + head;
@@ -123,6 +130,17 @@ struct BackwardHead {
       } else {
         copy(dout, to, V);
       }
+    }
+  }
+  /// Rows [first, first + count) of everything that a pass reads, as far as the sequence has them.
+  HWY_INLINE void prefetch(int64_t first, int64_t count) const {
+    const int64_t end = std::min(first + count, first_row() + length());
+    for (int64_t row = std::max(first, first_row()); row < end; ++row) {
+      prefetch_row(call.q.at(row, head), call.problem.key_dim);
+      prefetch_row(call.k.at(row, head), call.problem.key_dim);
+      prefetch_row(call.v.at(row, head), value_dim());
+      prefetch_row(call.dout.at(row, head), value_dim());
+      if (call.problem.normalise) prefetch_row(call.out.at(row, head), value_dim());
     }
   }
   HWY_INLINE void write_dq(int64_t row, int64_t tokens) const {
@@ -181,19 +199,21 @@ HWY_INLINE void causal_prefix_pass(const BackwardHead& h) {
     h.map_keys(row, tokens);
     h.extend_values(row, tokens);
     h.differentiate_quotient(row, tokens);
-    scan({.rows = h.extended(),
-          .columns = F,
-          .write = scratch.value,
-          .write_stride = h.extended(),
-          .value = scratch.phi_k,
-          .value_stride = F,
-          .read = scratch.dnum,
-          .read_stride = h.extended(),
-          .state = scratch.prefix,
-          .state_stride = F,
-          .out = scratch.dphi,
-          .out_stride = F},
-         tokens);
+    const Scan chunk_scan{.rows = h.extended(),
+                          .columns = F,
+                          .write = scratch.value,
+                          .write_stride = h.stride(),
+                          .value = scratch.phi_k,
+                          .value_stride = F,
+                          .read = scratch.dnum,
+                          .read_stride = h.stride(),
+                          .state = scratch.prefix,
+                          .state_stride = F,
+                          .out = scratch.dphi,
+                          .out_stride = F};
+    scan_and_prefetch(chunk_scan, tokens, [&](int64_t from, int64_t count) {
+      h.prefetch(row + h.call.chunk + from, count);
+    });
     h.write_dq(row, tokens);
   }
 }
@@ -202,7 +222,7 @@ HWY_INLINE void causal_suffix_pass(const BackwardHead& h) {
   const BackwardScratch& scratch = h.scratch;
   const Heads<float>& dv = h.call.gradients.dv;
   const int64_t F = h.features();
-  const int64_t E = h.extended();
+  const int64_t stride = h.stride();
   h.load_state(h.call.dfinal, scratch.suffix, scratch.r);
   for (int64_t chunk = h.num_chunks() - 1; chunk >= 0; --chunk) {
     const int64_t row = h.chunk_row(chunk);
@@ -212,27 +232,29 @@ HWY_INLINE void causal_suffix_pass(const BackwardHead& h) {
     h.map_keys(row, tokens);
     h.extend_values(row, tokens);
     h.differentiate_quotient(row, tokens);
-    scan({.rows = F,
-          .columns = h.value_dim(),
-          .write = scratch.phi_q + last * F,
-          .write_stride = -F,
-          .value = scratch.dnum + last * E,
-          .value_stride = -E,
-          .read = scratch.phi_k + last * F,
-          .read_stride = -F,
-          .state = scratch.r,
-          .state_stride = h.value_dim(),
-          .out = dv.at(row + last, h.head),
-          .out_stride = -dv.row_stride},
-         tokens);
-    scan({.rows = E,
+    const Scan value_scan{.rows = F,
+                          .columns = h.value_dim(),
+                          .write = scratch.phi_q + last * F,
+                          .write_stride = -F,
+                          .value = scratch.dnum + last * stride,
+                          .value_stride = -stride,
+                          .read = scratch.phi_k + last * F,
+                          .read_stride = -F,
+                          .state = scratch.r,
+                          .state_stride = h.value_dim(),
+                          .out = dv.at(row + last, h.head),
+                          .out_stride = -dv.row_stride};
+    scan_and_prefetch(value_scan, tokens, [&](int64_t from, int64_t count) {
+      h.prefetch(row - h.call.chunk + from, count);
+    });
+    scan({.rows = h.extended(),
           .columns = F,
-          .write = scratch.dnum + last * E,
-          .write_stride = -E,
+          .write = scratch.dnum + last * stride,
+          .write_stride = -stride,
           .value = scratch.phi_q + last * F,
           .value_stride = -F,
-          .read = scratch.value + last * E,
-          .read_stride = -E,
+          .read = scratch.value + last * stride,
+          .read_stride = -stride,
           .state = scratch.suffix,
           .state_stride = F,
           .out = scratch.dphi + last * F,
@@ -262,6 +284,7 @@ void full_backward_items(const BackwardCall& call, int64_t begin, int64_t end, f
     const int64_t F = h.features();
     const int64_t V = h.value_dim();
     const int64_t E = h.extended();
+    const int64_t stride = h.stride();
     h.load_state({}, scratch.prefix, nullptr);
     h.load_state({}, scratch.suffix, scratch.r);
     for (int64_t chunk = 0; chunk < h.num_chunks(); ++chunk) {
@@ -271,9 +294,11 @@ void full_backward_items(const BackwardCall& call, int64_t begin, int64_t end, f
       h.map_keys(row, tokens);
       h.extend_values(row, tokens);
       h.differentiate_quotient(row, tokens);
-      small_gemm(E, F, tokens, {scratch.value, 1, E}, scratch.phi_k, F, scratch.prefix, F, true);
-      small_gemm(E, F, tokens, {scratch.dnum, 1, E}, scratch.phi_q, F, scratch.suffix, F, true);
-      small_gemm(F, V, tokens, {scratch.phi_q, 1, F}, scratch.dnum, E, scratch.r, V, true);
+      small_gemm(E, F, tokens, {scratch.value, 1, stride}, scratch.phi_k, F, scratch.prefix, F,
+                 true);
+      small_gemm(E, F, tokens, {scratch.dnum, 1, stride}, scratch.phi_q, F, scratch.suffix, F,
+                 true);
+      small_gemm(F, V, tokens, {scratch.phi_q, 1, F}, scratch.dnum, stride, scratch.r, V, true);
     }
     for (int64_t chunk = 0; chunk < h.num_chunks(); ++chunk) {
       const int64_t row = h.chunk_row(chunk);
@@ -284,9 +309,11 @@ void full_backward_items(const BackwardCall& call, int64_t begin, int64_t end, f
       h.differentiate_quotient(row, tokens);
       small_gemm(tokens, V, F, {scratch.phi_k, F, 1}, scratch.r, V, dv.at(row, h.head),
                  dv.row_stride, false);
-      small_gemm(tokens, F, E, {scratch.dnum, E, 1}, scratch.prefix, F, scratch.dphi, F, false);
+      small_gemm(tokens, F, E, {scratch.dnum, stride, 1}, scratch.prefix, F, scratch.dphi, F,
+                 false);
       h.write_dq(row, tokens);
-      small_gemm(tokens, F, E, {scratch.value, E, 1}, scratch.suffix, F, scratch.dphi, F, false);
+      small_gemm(tokens, F, E, {scratch.value, stride, 1}, scratch.suffix, F, scratch.dphi, F,
+                 false);
       h.write_dk(row, tokens);
     }
   }

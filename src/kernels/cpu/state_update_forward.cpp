@@ -8,7 +8,6 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/state_update_forward.cpp"
 #include "hwy/foreach_target.h"
-#include "hwy/cache_control.h"
 #include "hwy/highway.h"
 
 #include "kernels/cpu/simd-inl.h"
@@ -69,13 +68,6 @@ HWY_INLINE float* state_or_zeros(float* const* state, int64_t sequence, int64_t 
   return scratch;
 }
 
-constexpr int64_t kPrefetchTokens = 8;
-
-HWY_INLINE void prefetch_row(const float* row, int64_t size) {
-  constexpr int64_t kLine = 16;
-  for (int64_t i = 0; i < size; i += kLine) hwy::Prefetch(row + i);
-}
-
 void causal_forward_items(const ForwardCall& call, int64_t begin, int64_t end, float* memory) {
   const StateUpdateProblem& problem = call.problem;
   const FeatureMap& map = problem.feature_map;
@@ -115,18 +107,14 @@ void causal_forward_items(const ForwardCall& call, int64_t begin, int64_t end, f
                        .out_stride = call.out.row_stride,
                        .scale = problem.normalise ? scratch.inverse : nullptr,
                        .scale_stride = 1};
-      // The rows of one head lie far apart in memory, which hardware prefetchers do not follow.
-      for (int64_t t = 0; t < tokens; t += kPrefetchTokens) {
-        const int64_t block = std::min(kPrefetchTokens, tokens - t);
-        const int64_t ahead = std::min(block, last - (row + t + call.chunk));
-        for (int64_t i = 0; i < ahead; ++i) {
-          const int64_t next = row + t + call.chunk + i;
-          prefetch_row(call.q.at(next, head), problem.key_dim);
-          prefetch_row(call.k.at(next, head), problem.key_dim);
-          prefetch_row(call.v.at(next, head), V);
+      scan_and_prefetch(chunk, tokens, [&](int64_t from, int64_t count) {
+        const int64_t next = row + call.chunk + from;
+        for (int64_t r = next; r < std::min(next + count, last); ++r) {
+          prefetch_row(call.q.at(r, head), problem.key_dim);
+          prefetch_row(call.k.at(r, head), problem.key_dim);
+          prefetch_row(call.v.at(r, head), V);
         }
-        scan(advance(chunk, t), block);
-      }
+      });
     }
   }
 }

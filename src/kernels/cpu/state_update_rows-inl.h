@@ -9,8 +9,10 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "hwy/cache_control.h"
 #include "hwy/highway.h"
 #include "kernels/cpu/simd-inl.h"
+#include "kernels/cpu/state_scan-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace tarn::kernels {
@@ -53,6 +55,25 @@ HWY_INLINE void scale_row(float factor, const float* from, float* to, int64_t si
   if (i < size) {
     const int64_t n = size - i;
     store_partial(hn::Mul(scalar, load_partial(from + i, n)), to + i, n);
+  }
+}
+
+HWY_INLINE void prefetch_row(const float* row, int64_t size) {
+  constexpr int64_t kLine = 16;
+  for (int64_t i = 0; i < size; i += kLine) hwy::Prefetch(row + i);
+}
+
+/// scan, in blocks of tokens, with `prefetch(first, count)` called before each for the tokens
+/// first … first + count − 1 of the chunk that comes next. The rows of one head lie far apart in
+/// memory, which hardware prefetchers do not follow, and more requests at once than a few rows
+/// would wait for each other.
+template <class Prefetch>
+HWY_INLINE void scan_and_prefetch(const Scan& s, int64_t tokens, const Prefetch& prefetch) {
+  constexpr int64_t kBlock = 8;
+  for (int64_t t = 0; t < tokens; t += kBlock) {
+    const int64_t block = std::min(kBlock, tokens - t);
+    prefetch(t, block);
+    scan(advance(s, t), block);
   }
 }
 
