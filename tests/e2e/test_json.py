@@ -1,0 +1,168 @@
+#!/usr/bin/env python3
+"""With --json stdout holds one JSON document or JSON lines and nothing else, errors included;
+without it there is text for people; commands start at once."""
+
+import json
+import shutil
+import signal
+import subprocess
+import time
+
+import e2e
+
+
+def document(suite, name, arguments):
+    result = suite.run(*arguments, "--json")
+    suite.expect(result.returncode == 0, f"{name}: exit {result.returncode}: {result.stderr}")
+    try:
+        return json.loads(result.stdout)
+    except json.JSONDecodeError as error:
+        suite.expect(False, f"{name}: stdout is no JSON document: {error}: {result.stdout[:200]!r}")
+        return {}
+
+
+def lines(suite, name, arguments):
+    result = suite.run(*arguments, "--json")
+    suite.expect(result.returncode == 0, f"{name}: exit {result.returncode}: {result.stderr}")
+    try:
+        return [json.loads(line) for line in result.stdout.splitlines()]
+    except json.JSONDecodeError as error:
+        suite.expect(False, f"{name}: not JSON lines: {error}: {result.stdout[:200]!r}")
+        return []
+
+
+def results(suite, image, text):
+    data = suite.source / "data/mnist"
+    names = {mixer["name"] for mixer in document(suite, "mixers", ["mixers"])}
+    suite.expect({"linear_attention", "softmax_attention"} <= names, f"mixers lists {names}")
+    doctor = document(suite, "doctor", ["doctor"])
+    for key in ("version", "compiler", "cpu", "simd_compiled", "simd_chosen", "amx_bf16", "onednn",
+                "libtorch", "threads"):
+        suite.expect(key in doctor, f"doctor lacks {key}")
+    document(suite, "info", ["info", image])
+    document(suite, "generate", ["generate", image, "-n", "2", "--out", "x.png"])
+    evaluation = document(suite, "eval", ["eval", image, "--data", data, "--limit", "3"])
+    suite.expect(evaluation.get("count") == 3 and evaluation.get("bits_per_dim", 0) > 0,
+                 f"eval gave {evaluation}")
+    document(suite, "generate text", ["generate", text, "-n", "2"])
+    document(suite, "state save", ["state", "save", text, "-n", "3", "--out", "s.bin"])
+    document(suite, "state show", ["state", "show", "s.bin"])
+    document(suite, "state resume", ["state", "resume", text, "s.bin", "-n", "3"])
+    document(suite, "init", ["init", "image.json", "fresh"])
+    forms = document(suite, "check forms", ["check", "forms", text])
+    suite.expect(forms.get("passed") is True, f"check forms: {forms}")
+    generation = document(suite, "bench generate", [
+        "bench", "generate", "--models", f"a={text}", "--batch", "1,2", "--repeats", "1"])
+    suite.expect(len(generation.get("rows", [])) == 2, "a growing state is also timed without cache")
+    document(suite, "bench crossover", ["bench", "crossover", "--batch", "1", "--heads", "1",
+                                        "--key-dim", "4", "--value-dim", "4", "--repeats", "1"])
+    suite.write("results/table.json", {"rows": [{"name": "a", "speed": 1.5}]})
+    document(suite, "report", ["report", "results"])
+
+
+def json_lines(suite):
+    long = lines(suite, "check long", ["check", "long", "--tokens", "3000"])
+    suite.expect(long and all(line["passed"] for line in long), f"check long: {long}")
+    bench = lines(suite, "bench attention", [
+        "bench", "attention", "-n", "5,33", "--heads", "2", "--key-dim", "3", "--value-dim", "5",
+        "--form", "forward,backward,forward_backward,step", "--repeats", "1", "--threads", "1"])
+    wanted = {"mixer", "form", "dtype", "threads", "batch", "heads", "key_dim", "value_dim", "n",
+              "ms_median", "ms_min", "ms_max", "peak_extra_bytes"}
+    suite.expect(bench and all(wanted <= set(line) for line in bench), "bench lines lack keys")
+    suite.expect(len({(line["mixer"], line["form"], line["n"]) for line in bench}) == len(bench),
+                 "every case comes once")
+
+
+def errors(suite, image):
+    for name, arguments, code in (
+            ("usage", ["generate", image, "-n", "-1"], "invalid_argument"),
+            ("file", ["info", "nowhere"], "not_found"),
+            ("corrupt", ["state", "show", image / "config.json"], "corrupt")):
+        result = suite.run(*arguments, "--json")
+        error = json.loads(result.stdout)["error"]
+        suite.expect(result.returncode == 2, f"{name}: exit {result.returncode}")
+        suite.expect(error["code"] == code, f"{name}: code {error['code']}, wanted {code}")
+        suite.expect(error["message"] and "where" in error, f"{name}: {error}")
+        suite.expect(len(result.stderr.splitlines()) == 1, f"{name}: stderr {result.stderr!r}")
+
+
+def text_for_people(suite, image):
+    for arguments in (["mixers"], ["doctor"], ["info", image], ["--help"], ["--version"],
+                      ["generate", "--help"], ["generate", image, "--out", "y.png"]):
+        result = suite.run(*arguments)
+        suite.expect(result.returncode == 0 and result.stdout.strip(),
+                     f"{arguments[0]}: exit {result.returncode}, {result.stdout[:50]!r}")
+        suite.expect(not result.stdout.lstrip().startswith(("{", "[")), f"{arguments[0]}: JSON")
+    full = suite.run("mixers")
+    if full.returncode == 0:
+        with open("/dev/full", "w") as sink:
+            status = subprocess.run([suite.tarn, "mixers"], stdout=sink, stderr=subprocess.PIPE,
+                                    check=False)
+        suite.expect(status.returncode == 1, "a full disk is a failure, not a success")
+
+
+def trainer(suite):
+    """tarn train starts the tarn-train beside it with the same words, or says how to build it."""
+    folder = suite.folder / "bin"
+    folder.mkdir()
+    lone = folder / "tarn"
+    shutil.copy(suite.tarn, lone)
+    environment = {"PATH": "/usr/bin:/bin"}
+    missing = subprocess.run([lone, "train", "x.json"], capture_output=True, text=True, check=False,
+                             env=environment)
+    suite.expect(missing.returncode == 1, f"without tarn-train: exit {missing.returncode}, wanted 1")
+    suite.expect("cmake --build" in missing.stderr and len(missing.stderr.splitlines()) == 1,
+                 f"without tarn-train: {missing.stderr!r}")
+    fake = folder / "tarn-train"
+    fake.write_text("#!/bin/sh\necho \"$@\"\nexit 7\n")
+    fake.chmod(0o755)
+    words = ["train", "x.json", "--set", "a=b", "--json", "--help", "-n", "-1"]
+    found = subprocess.run([lone, *words], capture_output=True, text=True, check=False,
+                           env=environment)
+    suite.expect(found.stdout.split() == words and found.returncode == 7,
+                 f"tarn train passes {found.stdout!r} and exit {found.returncode}")
+
+
+def interrupt(suite):
+    """Ctrl-C ends a long command soon, with one sentence and exit 1."""
+    process = subprocess.Popen([suite.tarn, "check", "long", "--tokens", "1000000000"],
+                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    time.sleep(1.5)
+    process.send_signal(signal.SIGINT)
+    try:
+        _, errors = process.communicate(timeout=60)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.communicate()
+        suite.expect(False, "Ctrl-C does not stop a long command")
+        return
+    suite.expect(process.returncode == 1, f"Ctrl-C: exit {process.returncode}, wanted 1")
+    suite.expect(len(errors.splitlines()) == 1, f"Ctrl-C: stderr {errors!r}")
+
+
+def start_up(suite):
+    times = []
+    for _ in range(5):
+        start = time.monotonic()
+        suite.run("--version")
+        times.append(time.monotonic() - start)
+    # Milliseconds alone; the bound allows for sanitizers and a busy machine.
+    suite.expect(min(times) < 1.0, f"starting takes {min(times):.3f} s")
+
+
+def main():
+    suite = e2e.Suite(__doc__)
+    image = suite.model("image", [e2e.LINEAR])
+    text = suite.model("text", [e2e.LINEAR, e2e.SOFTMAX], modality="bytes", max_tokens=32)
+    results(suite, image, text)
+    json_lines(suite)
+    errors(suite, image)
+    text_for_people(suite, image)
+    trainer(suite)
+    interrupt(suite)
+    start_up(suite)
+    suite.finish()
+
+
+if __name__ == "__main__":
+    main()
