@@ -109,22 +109,22 @@ void Command::required_texts(const std::string& flags, std::vector<std::string>&
 
 void Command::choice(const std::string& flags, std::string& value,
                      const std::vector<std::string>& choices, const std::string& help) {
-  app_->add_option(flags, value, help)->check(one_of(choices))->type_name("");
+  app_->add_option(flags, value, help)->check(one_of(choices))->type_name("NAME");
 }
 
 void Command::choices(const std::string& flags, std::vector<std::string>& values,
                       const std::vector<std::string>& choices, const std::string& help) {
-  app_->add_option(flags, values, help)->delimiter(',')->check(one_of(choices))->type_name("");
+  app_->add_option(flags, values, help)->delimiter(',')->check(one_of(choices))->type_name("NAME");
 }
 
 void Command::integer(const std::string& flags, int64_t& value, int64_t min, int64_t max,
                       const std::string& help) {
-  app_->add_option(flags, value, help)->check(integer_between(min, max))->type_name("");
+  app_->add_option(flags, value, help)->check(integer_between(min, max))->type_name("N");
 }
 
 void Command::number(const std::string& flags, double& value, double min, double max,
                      const std::string& help) {
-  app_->add_option(flags, value, help)->check(number_between(min, max))->type_name("");
+  app_->add_option(flags, value, help)->check(number_between(min, max))->type_name("X");
 }
 
 void Command::integers(const std::string& flags, std::vector<int64_t>& values, int64_t min,
@@ -132,7 +132,7 @@ void Command::integers(const std::string& flags, std::vector<int64_t>& values, i
   app_->add_option(flags, values, help)
       ->delimiter(',')
       ->check(integer_between(min, max))
-      ->type_name("");
+      ->type_name("N,N");
 }
 
 void Command::threads(int64_t& value) {

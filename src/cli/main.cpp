@@ -35,7 +35,7 @@ int exit_status(ErrorCode code) {
     case ErrorCode::kNotFound: return 2;
     case ErrorCode::kCorrupt: return 2;
     case ErrorCode::kResource: return 2;
-    case ErrorCode::kUnsupported: return 1;
+    case ErrorCode::kUnsupported: return 2;
     case ErrorCode::kIo: return 1;
     case ErrorCode::kCancelled: return 1;
   }

@@ -17,8 +17,8 @@ Status run(const std::vector<std::string>& arguments) {
   const std::string program = find_trainer();
   if (program.empty()) {
     return Error{
-        ErrorCode::kUnsupported,
-        fmt::format("training needs the program tarn-train, which is neither beside {} nor on "
+        ErrorCode::kIo,
+        fmt::format("cannot start tarn-train, which is neither beside {} nor on "
                     "PATH; build it with: cd {} && ./scripts/setup && cmake --preset release && "
                     "cmake --build --preset release --target tarn-train",
                     own_path(), TARN_SOURCE_DIR),
