@@ -17,15 +17,7 @@ set_target_properties(DNNL::dnnl PROPERTIES IMPORTED_LOCATION ${DNNL_LIBRARY}
                       INTERFACE_INCLUDE_DIRECTORIES ${DNNL_INCLUDE_DIR})
 
 if(TARN_TRAIN)
-  # An installed libtorch (Torch_DIR, CMAKE_PREFIX_PATH) wins over the wheel of scripts/setup.
-  file(GLOB tarn_wheel_torch ${CMAKE_SOURCE_DIR}/.venv/lib/python3*/site-packages/torch)
-  find_package(Torch 2.6 QUIET HINTS ${tarn_wheel_torch})
-  if(NOT Torch_FOUND)
-    message(FATAL_ERROR
-      "libtorch was not found, and tarn-train needs it. Either run ./scripts/setup (installs the "
-      "torch wheel into .venv), or pass -DTorch_DIR=<libtorch>/share/cmake/Torch, or configure "
-      "with -DTARN_TRAIN=OFF to build only the runtime.")
-  endif()
+  include(TarnTorch)
 endif()
 if(TARN_TESTS)
   find_package(GTest REQUIRED)
