@@ -1,0 +1,209 @@
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <filesystem>
+#include <vector>
+
+#include "base/threads.h"
+#include "runtime/crossover.h"
+#include "runtime/generation_bench.h"
+#include "runtime/model_folder.h"
+#include "runtime/operator_bench.h"
+#include "runtime/operator_call.h"
+#include "runtime/process_memory.h"
+#include "runtime/state.h"
+#include "unit/runtime/tiny_models.h"
+
+namespace tarn::runtime {
+namespace {
+
+constexpr OperatorPass kPasses[] = {OperatorPass::kForward, OperatorPass::kBackward,
+                                    OperatorPass::kForwardBackward, OperatorPass::kStep};
+
+OperatorBenchOptions small_case(const mixers::MixerDef& mixer, OperatorPass pass) {
+  OperatorBenchOptions options;
+  options.pass = pass;
+  options.config = operator_config(mixer, 2, 5, 3).value();
+  options.batch = 2;
+  options.tokens = 33;
+  options.repeats = 3;
+  return options;
+}
+
+TEST(OperatorBench, EveryMixerPassesTheCheckInEveryForm) {
+  ThreadPool pool(2);
+  for (const mixers::MixerDef* mixer : mixers::all_mixers()) {
+    for (OperatorPass pass : kPasses) {
+      const Result<double> ratio = check_operator(*mixer, small_case(*mixer, pass), &pool);
+      ASSERT_TRUE(ratio.ok()) << mixer->name << ": " << ratio.error().to_string();
+      EXPECT_GT(ratio.value(), 0.0) << "an exact match means that nothing was compared";
+    }
+  }
+}
+
+/// The first mechanism, with its kernels made wrong in one place each.
+const mixers::MixerDef& honest() { return *mixers::all_mixers().front(); }
+void wrong_chunk(const mixers::OpArgs<float>& args) noexcept {
+  honest().chunk(args);
+  *args.out.at(3, 0) *= 1.01f;
+}
+void wrong_step(const mixers::OpArgs<float>& args) noexcept {
+  honest().step(args);
+  if (args.sequences.begin[0] == 20) *args.out.at(20, 0) += 0.5f;
+}
+void wrong_backward(const mixers::OpBackwardArgs& args) noexcept {
+  honest().backward(args);
+  *args.dinputs[1].at(2, 1) += 1.0f;
+}
+
+TEST(OperatorBench, WrongKernelsAreNotTimed) {
+  ThreadPool pool(1);
+  mixers::MixerDef wrong = honest();
+  wrong.chunk = wrong_chunk;
+  EXPECT_FALSE(check_operator(wrong, small_case(wrong, OperatorPass::kForward), &pool).ok());
+  wrong = honest();
+  wrong.step = wrong_step;
+  EXPECT_FALSE(check_operator(wrong, small_case(wrong, OperatorPass::kStep), &pool).ok());
+  EXPECT_TRUE(check_operator(wrong, small_case(wrong, OperatorPass::kForward), &pool).ok());
+  wrong = honest();
+  wrong.backward = wrong_backward;
+  EXPECT_FALSE(check_operator(wrong, small_case(wrong, OperatorPass::kBackward), &pool).ok());
+  wrong.backward = nullptr;
+  const auto missing = check_operator(wrong, small_case(wrong, OperatorPass::kBackward), &pool);
+  ASSERT_FALSE(missing.ok());
+  EXPECT_EQ(missing.error().code, ErrorCode::kUnsupported);
+}
+
+TEST(OperatorBench, FiguresAreOrderedAndCounted) {
+  ThreadPool pool(1);
+  for (const mixers::MixerDef* mixer : mixers::all_mixers()) {
+    for (OperatorPass pass : kPasses) {
+      const auto result = bench_operator(*mixer, small_case(*mixer, pass), &pool);
+      ASSERT_TRUE(result.ok()) << mixer->name << ": " << result.error().to_string();
+      EXPECT_GT(result.value().ms_min, 0);
+      EXPECT_LE(result.value().ms_min, result.value().ms_median);
+      EXPECT_LE(result.value().ms_median, result.value().ms_max);
+      const int64_t rows = pass == OperatorPass::kStep ? 2 : 66;
+      // q and k of 2 x 5, v and out of 2 x 3 values; twice with gradients.
+      const bool gradients =
+          pass == OperatorPass::kBackward || pass == OperatorPass::kForwardBackward;
+      EXPECT_EQ(result.value().tensor_bytes, rows * 32 * 4 * (gradients ? 2 : 1));
+    }
+  }
+}
+
+TEST(OperatorBench, RefusesWhatNoMachineHolds) {
+  OperatorBenchOptions options = small_case(honest(), OperatorPass::kForward);
+  options.tokens = int64_t{1} << 40;
+  options.batch = int64_t{1} << 40;
+  const auto result = bench_operator(honest(), options, nullptr);
+  ASSERT_FALSE(result.ok());
+  EXPECT_EQ(result.error().code, ErrorCode::kResource);
+}
+
+TEST(OperatorBench, RandomInputsHaveTheirRanges) {
+  std::vector<float> values(40'001);
+  fill_random(std::span<float>(values), mixers::OpInput::Range::kNormal, 3, 0);
+  double sum = 0, squares = 0;
+  for (float value : values) {
+    sum += static_cast<double>(value);
+    squares += static_cast<double>(value) * static_cast<double>(value);
+  }
+  const double n = static_cast<double>(values.size());
+  // Five standard errors of a mean, and of a variance (at most sqrt(2/n) for these tails).
+  EXPECT_LT(std::abs(sum / n), 5 / std::sqrt(n));
+  EXPECT_LT(std::abs(squares / n - 1), 5 * std::sqrt(2 / n));
+  fill_random(std::span<float>(values), mixers::OpInput::Range::kLogDecay, 3, 0);
+  for (float value : values) ASSERT_TRUE(value <= 0 && value > -1);
+}
+
+TEST(Crossover, IsWhereTheGrowingStatePassesForGood) {
+  const std::vector<int64_t> tokens = {10, 20, 30, 40};
+  EXPECT_DOUBLE_EQ(crossing(tokens, {5, 5, 5, 5}, {1, 3, 7, 9}), 25);
+  EXPECT_DOUBLE_EQ(crossing(tokens, {5, 5, 5, 5}, {6, 3, 7, 9}), 25) << "an early spike is noise";
+  EXPECT_DOUBLE_EQ(crossing(tokens, {5, 5, 5, 5}, {6, 7, 8, 9}), 10);
+  EXPECT_DOUBLE_EQ(crossing(tokens, {5, 5, 5, 5}, {1, 2, 3, 4}), -1);
+}
+
+TEST(Crossover, PredictionIsThePapersFormula) {
+  const mixers::MixerDef* bounded = nullptr;
+  const mixers::MixerDef* growing = nullptr;
+  for (const mixers::MixerDef* mixer : mixers::all_mixers()) {
+    if (mixer->bounded_state && bounded == nullptr) bounded = mixer;
+    if (!mixer->bounded_state && growing == nullptr) growing = mixer;
+  }
+  ASSERT_TRUE(bounded != nullptr && growing != nullptr);
+  CrossoverOptions options;
+  options.num_heads = 2;
+  options.key_dim = 8;
+  options.value_dim = 6;
+  options.batch = 1;
+  options.repeats = 1;
+  options.tokens = {1, 2, 4, 8, 16};
+  const auto result = measure_crossover(*bounded, *growing, options, nullptr);
+  ASSERT_TRUE(result.ok()) << result.error().to_string();
+  const double wanted = (8.0 * 6.0 + 8.0) / (8.0 + 6.0);
+  EXPECT_DOUBLE_EQ(result.value().predicted_tokens, wanted);
+  EXPECT_DOUBLE_EQ(result.value().memory_tokens, wanted) << "both state sizes are straight lines";
+  EXPECT_FALSE(measure_crossover(*growing, *bounded, options, nullptr).ok());
+}
+
+TEST(GenerationBench, TimesGrowingStatesAlsoWithoutACache) {
+  ThreadPool pool(1);
+  GenerationBenchOptions options;
+  int64_t expected_rows = 0;
+  for (const NamedMixers& stack : causal_stacks(true)) {
+    options.models.push_back({stack.name, tiny_model(stack.layers, {.max_tokens = 9})});
+    const auto& model = *options.models.back().model;
+    const bool grows =
+        SequenceState::used_bytes_at(model, 1) != SequenceState::used_bytes_at(model, 2);
+    expected_rows += grows ? 2 : 1;
+  }
+  options.batches = {1, 3};
+  options.repeats = 2;
+  options.timed_positions = 3;
+  const auto rows = bench_generation(options, &pool);
+  ASSERT_TRUE(rows.ok()) << rows.error().to_string();
+  ASSERT_EQ(static_cast<int64_t>(rows.value().size()), expected_rows);
+  for (const GenerationBenchRow& row : rows.value()) {
+    ASSERT_EQ(row.figures.size(), 2u);
+    EXPECT_EQ(row.figures[1].batch, 3);
+    EXPECT_EQ(row.integrated, row.mode == GenerateMode::kParallel);
+    EXPECT_EQ(row.state_bytes_per_sequence > 0, !row.integrated);
+    for (const auto& figures : row.figures) {
+      EXPECT_GT(figures.sequences_per_second_min, 0);
+      EXPECT_LE(figures.sequences_per_second_min, figures.sequences_per_second);
+      EXPECT_LE(figures.sequences_per_second, figures.sequences_per_second_max);
+    }
+  }
+}
+
+TEST(ModelFolder, InitialWeightsAreThoseOfTheSeed) {
+  const auto model = tiny_model(causal_stacks(true).front().layers, {.seed = 7});
+  const std::string folder =
+      (std::filesystem::path(testing::TempDir()) / "tarn_initial_model").string();
+  std::filesystem::remove_all(folder);
+  ASSERT_TRUE(write_initial_model(model->config(), 7, DType::kF32, folder).ok());
+  const auto loaded = model::Model::load(folder);
+  ASSERT_TRUE(loaded.ok()) << loaded.error().to_string();
+  EXPECT_EQ(loaded.value()->fingerprint(), model->fingerprint());
+  const Status again = write_initial_model(model->config(), 8, DType::kF32, folder);
+  ASSERT_FALSE(again.ok()) << "a model is never overwritten";
+  EXPECT_EQ(again.error().code, ErrorCode::kInvalidArgument);
+  const auto config = read_model_config(folder + "/config.json");
+  ASSERT_TRUE(config.ok());
+  EXPECT_EQ(model::to_json(config.value()), model::to_json(model->config()));
+}
+
+TEST(ProcessMemory, PeakSeesWhatWasTouched) {
+  const int64_t before = peak_resident_bytes();
+  ASSERT_GT(before, 0);
+  {
+    std::vector<char> block(size_t{64} << 20, 1);
+    EXPECT_EQ(block[12345], 1);
+  }
+  EXPECT_GE(peak_resident_bytes(), int64_t{64} << 20);
+}
+
+}  // namespace
+}  // namespace tarn::runtime
