@@ -1,0 +1,121 @@
+#include "train/decoder.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "base/rng.h"
+#include "train/torch_threads.h"
+#include "unit/train/test_models.h"
+
+namespace tarn::train {
+namespace {
+
+Batch random_batch() {
+  Batch batch;
+  batch.count = 3;
+  batch.length = 29;
+  Philox random{4, 4};
+  for (int64_t i = 0; i < batch.count * batch.length; ++i) {
+    batch.inputs.push_back(static_cast<int32_t>(random.next_below(13)));
+    batch.targets.push_back(static_cast<int32_t>(random.next_below(13)));
+  }
+  batch.counted = batch.count * batch.length;
+  return batch;
+}
+
+class DecoderTest
+    : public testing::TestWithParam<std::tuple<std::string, std::string, std::string>> {
+ protected:
+  DecoderTest()
+      : config_(parse_model(small_model_text(std::get<0>(GetParam()), std::get<1>(GetParam()),
+                                             std::get<2>(GetParam()), "learned"))),
+        pool_(torch_thread_pool(2)),
+        parameters_(create_parameters(config_, 21)),
+        decoder_(config_, parameters_, DType::kF32, pool_.get()) {}
+
+  model::ModelConfig config_;
+  std::unique_ptr<ThreadPool> pool_;
+  ParameterBuffers parameters_;
+  Decoder decoder_;
+};
+
+TEST_P(DecoderTest, GradientOfEveryParameterMatchesFiniteDifferences) {
+  const Batch batch = random_batch();
+  const double nats = decoder_.forward_backward(batch, 1.0, 0.0);
+  EXPECT_EQ(nats, decoder_.evaluate(batch));
+  Philox random{5, 5};
+  for (const ParameterBuffers::Entry& entry : parameters_.entries) {
+    // Along a random direction of length 1 in this parameter.
+    std::vector<double> direction(static_cast<size_t>(entry.size));
+    double length = 0.0;
+    for (double& value : direction) {
+      value = random.next_normal();
+      length += value * value;
+    }
+    float* values = parameters_.values.data() + entry.offset;
+    const std::vector<float> before(values, values + entry.size);
+    double slope = 0.0;
+    for (int64_t i = 0; i < entry.size; ++i) {
+      direction[static_cast<size_t>(i)] /= std::sqrt(length);
+      slope += direction[static_cast<size_t>(i)] * parameters_.gradients[entry.offset + i];
+    }
+    const auto loss_at = [&](double step) {
+      for (int64_t i = 0; i < entry.size; ++i) {
+        const auto at = static_cast<size_t>(i);
+        values[i] = static_cast<float>(before[at] + step * direction[at]);
+      }
+      const double loss = decoder_.evaluate(batch);
+      std::copy(before.begin(), before.end(), values);
+      return loss;
+    };
+    const double step = 0x1p-7;
+    const double numeric = (loss_at(step) - loss_at(-step)) / (2.0 * step);
+    const double halved = (loss_at(step / 2) - loss_at(-step / 2)) / step;
+    // The loss is a sum of `counted` terms, each with f32 rounding that grows through the layers;
+    // truncation falls four-fold when the step is halved, which bounds what is left of it.
+    const double rounding = 64.0 * std::numeric_limits<float>::epsilon() *
+                            std::sqrt(static_cast<double>(batch.counted)) / step;
+    EXPECT_NEAR(slope, halved, std::abs(numeric - halved) + rounding + 1e-3 * std::abs(slope))
+        << entry.spec.name;
+  }
+}
+
+TEST_P(DecoderTest, GradientsAddUpAndOutputLimitBoundsThem) {
+  const Batch batch = random_batch();
+  decoder_.forward_backward(batch, 1.0, 0.0);
+  const std::vector<float> once(parameters_.gradients.span().begin(),
+                                parameters_.gradients.span().end());
+  decoder_.forward_backward(batch, 1.0, 0.0);
+  for (size_t i = 0; i < once.size(); ++i) {
+    ASSERT_EQ(parameters_.gradients[static_cast<int64_t>(i)], 2.0f * once[i]);
+  }
+  std::ranges::fill(parameters_.gradients.span(), 0.0f);
+  const double limit = 1e-3;
+  decoder_.forward_backward(batch, 0.5, limit);
+  const ParameterBuffers::Entry& bias = parameters_.entries.back();
+  ASSERT_EQ(bias.spec.name, "head.bias");
+  const double bound = 0.5 * limit * static_cast<double>(batch.counted);
+  double largest = 0.0;
+  for (int64_t i = 0; i < bias.size; ++i) {
+    largest =
+        std::max(largest, std::abs(static_cast<double>(parameters_.gradients[bias.offset + i])));
+  }
+  EXPECT_LE(largest, bound * (1.0 + 1e-5));
+  EXPECT_GT(largest, 0.0);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Models, DecoderTest,
+    testing::Combine(
+        testing::Values(kSmallLinear, kSmallSoftmax), testing::Values("pre", "post"),
+        testing::Values(
+            R"({"kind": "categorical", "classes": 13})",
+            R"({"kind": "discretised_logistic_mixture", "components": 4, "levels": 13})")));
+
+}  // namespace
+}  // namespace tarn::train
