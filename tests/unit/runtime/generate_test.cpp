@@ -46,6 +46,22 @@ TEST(Generate, SameTokensForAnyBatchAndThreads) {
   }
 }
 
+TEST(Generate, ManyClassesAreDrawnByAllThreadsAlike) {
+  // 8 sequences of 4,096 classes are enough work for the threads to share the drawing.
+  const TinyOptions large{.head = R"({"kind": "categorical", "classes": 4096})",
+                          .vocabulary = 4097};
+  const auto model = tiny_model(causal_stacks(true).front().layers, large);
+  const GenerateOptions options{.count = 8, .batch = 8, .length = 12, .seed = 3};
+  const auto expected = generate(model, options, nullptr);
+  ASSERT_TRUE(expected.ok());
+  for (const int threads : {2, 3}) {
+    ThreadPool pool(threads);
+    const auto result = generate(model, options, &pool);
+    ASSERT_TRUE(result.ok());
+    EXPECT_EQ(result->tokens, expected->tokens);
+  }
+}
+
 TEST(Generate, RecurrentEqualsRecomputedPrefixes) {
   // Greedy: the two forms differ by rounding, and a tie within rounding is not to be expected.
   for (const NamedMixers& stack : causal_stacks()) {

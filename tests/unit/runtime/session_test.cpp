@@ -267,7 +267,10 @@ TEST(Session, TenThousandStepsNeedNoMoreMemory) {
     for (int i = 0; i < 500; ++i) ASSERT_TRUE(generator.step(batch, {}).ok());
     const int64_t before = resident_bytes();
     for (int i = 0; i < 10'000; ++i) ASSERT_TRUE(generator.step(batch, {}).ok());
-    EXPECT_LE(resident_bytes() - before, int64_t{1} << 17);  // allocator noise, not 3 x 10k tokens
+    if (!kSanitized) {
+      EXPECT_LE(resident_bytes() - before,
+                int64_t{1} << 17);  // allocator noise, not 3 x 10k tokens
+    }
     for (const float value : sessions[0].output()) EXPECT_TRUE(std::isfinite(value));
   }
 }

@@ -12,6 +12,19 @@
 
 namespace tarn::runtime {
 
+/// Whether this build's allocator keeps freed memory: then resident memory says nothing.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+inline constexpr bool kSanitized = true;
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+inline constexpr bool kSanitized = true;
+#else
+inline constexpr bool kSanitized = false;
+#endif
+#else
+inline constexpr bool kSanitized = false;
+#endif
+
 /// What of a tiny model a test wants to choose.
 struct TinyOptions {
   std::string head = R"({"kind": "categorical", "classes": 11})";
