@@ -52,7 +52,11 @@ struct BackwardCall {
 };
 
 struct BackwardScratch {
-  explicit BackwardScratch(const BackwardCall& call, float* memory) : space(memory) {
+  BackwardScratch(const BackwardCall& call, float* memory)
+      : space(memory),
+        inputs{call.q, call.k, call.v, call.dout, call.out},
+        widths{call.problem.key_dim, call.problem.key_dim, call.problem.value_dim,
+               call.problem.value_dim, call.problem.value_dim} {
     const int64_t features = call.problem.feature_map.feature_dim;
     const int64_t extended = call.extended_dim();
     const int64_t stride = call.extended_stride();
@@ -66,6 +70,8 @@ struct BackwardScratch {
     suffix = space.take(extended * features);
   }
   Scratch space;
+  Heads<const float> inputs[5];
+  int64_t widths[5];
   float* phi_q;   // [chunk, F]
   float* phi_k;   // [chunk, F]
   float* dphi;    // [chunk, F]
@@ -132,16 +138,15 @@ struct BackwardHead {
       }
     }
   }
-  /// Rows [first, first + count) of everything that a pass reads, as far as the sequence has them.
-  HWY_INLINE void prefetch(int64_t first, int64_t count) const {
-    const int64_t end = std::min(first + count, first_row() + length());
-    for (int64_t row = std::max(first, first_row()); row < end; ++row) {
-      prefetch_row(call.q.at(row, head), call.problem.key_dim);
-      prefetch_row(call.k.at(row, head), call.problem.key_dim);
-      prefetch_row(call.v.at(row, head), value_dim());
-      prefetch_row(call.dout.at(row, head), value_dim());
-      if (call.problem.normalise) prefetch_row(call.out.at(row, head), value_dim());
-    }
+  /// What a pass reads in the chunk that starts at row `first`, which may lie outside.
+  HWY_INLINE RowsAhead rows_ahead(int64_t first) const {
+    return {.tensors = scratch.inputs,
+            .widths = scratch.widths,
+            .count = call.problem.normalise ? 5 : 4,
+            .head = head,
+            .first = first,
+            .begin = first_row(),
+            .end = first_row() + length()};
   }
   HWY_INLINE void write_dq(int64_t row, int64_t tokens) const {
     const Heads<float>& dq = call.gradients.dq;
@@ -211,9 +216,7 @@ HWY_INLINE void causal_prefix_pass(const BackwardHead& h) {
                           .state_stride = F,
                           .out = scratch.dphi,
                           .out_stride = F};
-    scan_and_prefetch(chunk_scan, tokens, [&](int64_t from, int64_t count) {
-      h.prefetch(row + h.call.chunk + from, count);
-    });
+    scan_and_prefetch(chunk_scan, tokens, h.rows_ahead(row + h.call.chunk));
     h.write_dq(row, tokens);
   }
 }
@@ -244,9 +247,7 @@ HWY_INLINE void causal_suffix_pass(const BackwardHead& h) {
                           .state_stride = h.value_dim(),
                           .out = dv.at(row + last, h.head),
                           .out_stride = -dv.row_stride};
-    scan_and_prefetch(value_scan, tokens, [&](int64_t from, int64_t count) {
-      h.prefetch(row - h.call.chunk + from, count);
-    });
+    scan_and_prefetch(value_scan, tokens, h.rows_ahead(row - h.call.chunk));
     scan({.rows = h.extended(),
           .columns = F,
           .write = scratch.dnum + last * stride,

@@ -75,6 +75,8 @@ void causal_forward_items(const ForwardCall& call, int64_t begin, int64_t end, f
   const int64_t V = problem.value_dim;
   const int64_t H = problem.num_heads;
   const ForwardScratch scratch(call, memory);
+  const Heads<const float> inputs[] = {call.q, call.k, call.v};
+  const int64_t widths[] = {problem.key_dim, problem.key_dim, V};
   for (int64_t item = begin; item < end; ++item) {
     const int64_t sequence = item / H;
     const int64_t head = item % H;
@@ -107,14 +109,14 @@ void causal_forward_items(const ForwardCall& call, int64_t begin, int64_t end, f
                        .out_stride = call.out.row_stride,
                        .scale = problem.normalise ? scratch.inverse : nullptr,
                        .scale_stride = 1};
-      scan_and_prefetch(chunk, tokens, [&](int64_t from, int64_t count) {
-        const int64_t next = row + call.chunk + from;
-        for (int64_t r = next; r < std::min(next + count, last); ++r) {
-          prefetch_row(call.q.at(r, head), problem.key_dim);
-          prefetch_row(call.k.at(r, head), problem.key_dim);
-          prefetch_row(call.v.at(r, head), V);
-        }
-      });
+      scan_and_prefetch(chunk, tokens,
+                        {.tensors = inputs,
+                         .widths = widths,
+                         .count = 3,
+                         .head = head,
+                         .first = row + call.chunk,
+                         .begin = row,
+                         .end = last});
     }
   }
 }

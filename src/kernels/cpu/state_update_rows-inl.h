@@ -9,10 +9,12 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "base/buffer.h"
 #include "hwy/cache_control.h"
 #include "hwy/highway.h"
 #include "kernels/cpu/simd-inl.h"
 #include "kernels/cpu/state_scan-inl.h"
+#include "kernels/layout.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace tarn::kernels {
@@ -58,21 +60,36 @@ HWY_INLINE void scale_row(float factor, const float* from, float* to, int64_t si
   }
 }
 
-HWY_INLINE void prefetch_row(const float* row, int64_t size) {
-  constexpr int64_t kLine = 16;
-  for (int64_t i = 0; i < size; i += kLine) hwy::Prefetch(row + i);
-}
+/// The rows of one head that the next chunk will read, in each of `count` tensors.
+struct RowsAhead {
+  const Heads<const float>* tensors = nullptr;
+  const int64_t* widths = nullptr;
+  int count = 0;
+  int64_t head = 0;
+  int64_t first = 0;           ///< the chunk's first row
+  int64_t begin = 0, end = 0;  ///< the sequence's rows
 
-/// scan, in blocks of tokens, with `prefetch(first, count)` called before each for the tokens
-/// first … first + count − 1 of the chunk that comes next. The rows of one head lie far apart in
-/// memory, which hardware prefetchers do not follow, and more requests at once than a few rows
-/// would wait for each other.
-template <class Prefetch>
-HWY_INLINE void scan_and_prefetch(const Scan& s, int64_t tokens, const Prefetch& prefetch) {
+  HWY_INLINE void prefetch(int64_t from, int64_t rows) const {
+    constexpr int64_t kLine = static_cast<int64_t>(kAlignment / sizeof(float));
+    const int64_t last = std::min(first + from + rows, end);
+    for (int64_t row = std::max(first + from, begin); row < last; ++row) {
+      for (int i = 0; i < count; ++i) {
+        const float* at = tensors[i].at(row, head);
+        for (int64_t c = 0; c < widths[i]; c += kLine) hwy::Prefetch(at + c);
+      }
+    }
+  }
+};
+
+/// scan, in blocks of tokens, each after requests for as many rows ahead: the rows of one head lie
+/// far apart in memory, which hardware prefetchers do not follow, and more requests at once would
+/// wait for each other. (No closure: GCC takes a function that only prefetches for one without
+/// effect and drops the call.)
+HWY_INLINE void scan_and_prefetch(const Scan& s, int64_t tokens, const RowsAhead& ahead) {
   constexpr int64_t kBlock = 8;
   for (int64_t t = 0; t < tokens; t += kBlock) {
     const int64_t block = std::min(kBlock, tokens - t);
-    prefetch(t, block);
+    ahead.prefetch(t, block);
     scan(advance(s, t), block);
   }
 }
