@@ -19,7 +19,7 @@ class Json {
   using Member = std::pair<std::string, Json>;
   using Object = std::vector<Member>;
 
-  Json() = default;  // null
+  Json() = default;                                             // null
   Json(std::nullptr_t) {}                                       // NOLINT: implicit
   Json(bool value) : value_(value) {}                           // NOLINT: implicit
   Json(int value) : value_(int64_t{value}) {}                   // NOLINT: implicit
@@ -60,7 +60,7 @@ class Json {
 
 struct JsonLimits {
   int64_t max_bytes = int64_t{16} << 20;
-  int max_depth = 32;                ///< nested arrays and objects
+  int max_depth = 32;                     ///< nested arrays and objects
   int64_t max_values = int64_t{1} << 22;  ///< of all kinds together; bounds memory
 };
 

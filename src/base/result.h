@@ -103,9 +103,9 @@ inline Error corrupt(std::string message, std::string where = {}) {
 #define TARN_CONCAT(a, b) TARN_CONCAT_INNER(a, b)
 
 /// Returns the error of `expression` (a Status or Result) from the enclosing function, if any.
-#define TARN_RETURN_IF_ERROR(expression)                                        \
-  do {                                                                          \
-    auto tarn_status = (expression);                                            \
+#define TARN_RETURN_IF_ERROR(expression)                                         \
+  do {                                                                           \
+    auto tarn_status = (expression);                                             \
     if (!tarn_status.ok()) return ::tarn::Error(std::move(tarn_status).error()); \
   } while (false)
 

@@ -21,10 +21,10 @@ std::array<uint32_t, 4> philox_block(std::array<uint32_t, 4> counter, std::array
 
 uint32_t Philox::next_u32() {
   const uint64_t block = index / 4;
-  const auto words = philox_block(
-      {static_cast<uint32_t>(block), static_cast<uint32_t>(block >> 32),
-       static_cast<uint32_t>(stream), static_cast<uint32_t>(stream >> 32)},
-      {static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32)});
+  const auto words =
+      philox_block({static_cast<uint32_t>(block), static_cast<uint32_t>(block >> 32),
+                    static_cast<uint32_t>(stream), static_cast<uint32_t>(stream >> 32)},
+                   {static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32)});
   return words[index++ % 4];
 }
 

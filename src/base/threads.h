@@ -16,7 +16,8 @@ class ThreadPool {
 
   /// Runs `piece(0) … piece(pieces - 1)` on somebody else's threads and waits for them.
   using PieceRunner = std::function<void(int pieces, const std::function<void(int)>& piece)>;
-  /// A pool without threads of its own: training lends it OpenMP's, so that two pools never compete.
+  /// A pool without threads of its own: training lends it OpenMP's, so that two pools never
+  /// compete.
   ThreadPool(int num_threads, PieceRunner runner);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;

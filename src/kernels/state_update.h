@@ -43,6 +43,14 @@ void causal_forward(const StateUpdateProblem& problem, Heads<const float> q, Hea
                     Heads<const float> v, StatePointers<float> state, Heads<float> out,
                     float* denominator, Arena& arena) noexcept;
 
+/// The same result the way a transformer computes it: every query against every earlier key,
+///   o_t = Σ_{j ≤ t} (φ(q_t)·φ(k_j)) v_j / (Σ_{j ≤ t} φ(q_t)·φ(k_j) + ε),
+/// block by block, no T×T matrix. Shares no arithmetic with the recurrence, so agreement of the two
+/// is evidence. Continues from and updates `state`. Cost: O(T²·(F + V)) flops per head.
+void causal_parallel_forward(const StateUpdateProblem& problem, Heads<const float> q,
+                             Heads<const float> k, Heads<const float> v, StatePointers<float> state,
+                             Heads<float> out, float* denominator, Arena& arena) noexcept;
+
 struct StateUpdateGradients {
   Heads<float> dq, dk, dv;
   StatePointers<float> dinitial;  ///< receives the gradient of the initial state; or null

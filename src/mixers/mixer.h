@@ -112,7 +112,7 @@ struct LayerArgs {
   const int64_t* positions = nullptr;
   const float* x = nullptr;
   float* out = nullptr;
-  StateRefs<float> state;  ///< in/out; empty: whole sequences from the initial state
+  StateRefs<float> state;   ///< in/out; empty: whole sequences from the initial state
   Form form = Form::kAuto;  ///< kAuto: step when every length is 1 and there is state, else chunk
   ThreadPool* pool = nullptr;
   Arena* arena = nullptr;

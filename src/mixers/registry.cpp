@@ -4,9 +4,9 @@
 
 namespace tarn::mixers {
 
-#define MIXER(name)             \
-  namespace name {              \
-  extern const MixerDef kDef;   \
+#define MIXER(name)           \
+  namespace name {            \
+  extern const MixerDef kDef; \
   }
 #include "mixers/mixers.def"
 #undef MIXER

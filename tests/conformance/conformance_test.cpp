@@ -64,9 +64,8 @@ TEST_P(Conformance, FormsAgreeWithTheTokenLoop) {
   for (int64_t tokens : {0, 1, 15, 16, 17, 63, 64, 65, 131}) {
     for (bool with_state : {false, true}) {
       if (with_state && !harness.causal()) continue;
-      const Problem problem =
-          harness.make_problem(layout_of({tokens, 3}), 100 + static_cast<uint64_t>(tokens),
-                               with_state);
+      const Problem problem = harness.make_problem(layout_of({tokens, 3}),
+                                                   100 + static_cast<uint64_t>(tokens), with_state);
       const Outcome<double> want = harness.reference(problem);
       if (harness.mixer.parallel != nullptr) {
         expect_close(harness.run(harness.mixer.parallel, problem, 0), want, tokens,
@@ -157,8 +156,8 @@ TEST_P(Conformance, SameBitsForAnyThreadCount) {
   for (int threads : {2, 3}) {
     ThreadPool pool(threads);
     EXPECT_TRUE(same_bits(harness.run(form, problem, 0, &pool).out, serial.out)) << threads;
-    EXPECT_TRUE(same_bits(harness.gradient(problem, dout, {}, &pool).dinputs,
-                          serial_gradient.dinputs))
+    EXPECT_TRUE(
+        same_bits(harness.gradient(problem, dout, {}, &pool).dinputs, serial_gradient.dinputs))
         << threads;
   }
 }
@@ -280,9 +279,8 @@ TEST_P(Conformance, GradientMatchesFiniteDifferences) {
 }
 
 TEST_P(Conformance, LongGradientMatchesDirectionalDerivatives) {
-  GradientProblem g =
-      gradient_problem(harness, harness.causal() ? layout_of({150, 64}, {9, 0}) : layout_of({150, 64}),
-                       71);
+  GradientProblem g = gradient_problem(
+      harness, harness.causal() ? layout_of({150, 64}, {9, 0}) : layout_of({150, 64}), 71);
   const Gradients got = harness.gradient(g.problem, g.dout, g.dfinal);
   double gradient_norm = 0.0;
   for (float value : got.dinputs) {
@@ -302,9 +300,9 @@ TEST_P(Conformance, LongGradientMatchesDirectionalDerivatives) {
       below.inputs[c] -= step * direction;
       predicted += direction * got.dinputs[c];
     }
-    const double measured = (loss(harness, above, g.dout, g.dfinal) -
-                             loss(harness, below, g.dout, g.dfinal)) /
-                            (2.0 * step);
+    const double measured =
+        (loss(harness, above, g.dout, g.dfinal) - loss(harness, below, g.dout, g.dfinal)) /
+        (2.0 * step);
     EXPECT_NEAR(predicted, measured, 4.0 * tolerance(214) * gradient_norm) << "trial " << trial;
   }
 }

@@ -107,8 +107,9 @@ Problem Harness::make_problem(const Layout& layout, uint64_t seed, bool with_sta
       tensor.emplace_back(state_elements(j, tokens), state_specs[j].initial_value);
     }
   }
-  const bool has_prefix = std::any_of(problem.layout.prefixes.begin(),
-                                      problem.layout.prefixes.end(), [](int64_t n) { return n > 0; });
+  const bool has_prefix =
+      std::any_of(problem.layout.prefixes.begin(), problem.layout.prefixes.end(),
+                  [](int64_t n) { return n > 0; });
   if (!has_prefix) return problem;
   Problem prefix = make_problem({problem.layout.prefixes, {}, 0}, seed + 1, false);
   prefix.state = problem.state;
@@ -122,8 +123,8 @@ Problem Harness::make_problem(const Layout& layout, uint64_t seed, bool with_sta
 }
 
 template <class T>
-Outcome<T> Harness::call(void (*form)(const OpArgs<T>&), const Problem& problem,
-                         int64_t chunk_size, ThreadPool* pool) const {
+Outcome<T> Harness::call(void (*form)(const OpArgs<T>&), const Problem& problem, int64_t chunk_size,
+                         ThreadPool* pool) const {
   const std::vector<T> inputs = convert<T>(problem.inputs);
   Outcome<T> outcome;
   outcome.state = convert<T>(problem.state);

@@ -42,7 +42,7 @@ struct Outcome {
 };
 
 struct Gradients {
-  std::vector<float> dinputs;   ///< [rows, width]
+  std::vector<float> dinputs;  ///< [rows, width]
   StateValues<float> dinitial;
 };
 

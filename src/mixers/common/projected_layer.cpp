@@ -63,8 +63,8 @@ std::unique_ptr<MixerWeights> prepare_projected_layer(const OpShape& shape, int6
   auto weights = std::make_unique<ProjectedLayerWeights>();
   weights->shape = shape;
   weights->in = kernels::PackedMatrix::pack(params[0], params[1], input_width(shape), model_dim);
-  weights->out = kernels::PackedMatrix::pack(params[2], params[3], model_dim,
-                                             shape.out_heads * shape.out_dim);
+  weights->out =
+      kernels::PackedMatrix::pack(params[2], params[3], model_dim, shape.out_heads * shape.out_dim);
   return weights;
 }
 

@@ -18,7 +18,7 @@ struct Config final : MixerConfig {
   bool normalise = true;
   float eps = 1e-6f;
   kernels::FeatureMap shape_of_map;  ///< dimensions and functions; FAVOR+ still without projection
-  bool random_features = false;          ///< FAVOR+
+  bool random_features = false;      ///< FAVOR+
   uint64_t feature_seed = 0;
 
   /// The map, ready to use. FAVOR+ draws its projection on the first call, not while a config is

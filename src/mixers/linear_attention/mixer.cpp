@@ -1,5 +1,3 @@
-#include <algorithm>
-
 #include "kernels/state_update.h"
 #include "mixers/common/projected_layer.h"
 #include "mixers/linear_attention/linear_attention.h"
@@ -26,9 +24,6 @@ using kernels::Heads;
 using kernels::StatePointers;
 using kernels::StateUpdateProblem;
 
-// Longest block that the parallel form takes as one masked product: bounds its scratch to 4 MiB.
-constexpr int64_t kMaxParallelBlock = 1024;
-
 const Config& config_of(const MixerConfig* config) { return static_cast<const Config&>(*config); }
 
 Result<std::shared_ptr<const MixerConfig>> parse_config(const Json& json, int64_t model_dim,
@@ -51,7 +46,8 @@ Result<std::shared_ptr<const MixerConfig>> parse_config(const Json& json, int64_
     num_features = reader.integer("num_features", 2, 8192, 2 * config->key_dim);
     feature_seed = reader.integer("feature_seed", 0, INT64_MAX, 0);
     if (num_features % 2 != 0) {
-      reader.fail("num_features", "got " + std::to_string(num_features) + ", wanted an even number");
+      reader.fail("num_features",
+                  "got " + std::to_string(num_features) + ", wanted an even number");
     }
   }
   TARN_RETURN_IF_ERROR(reader.finish());
@@ -126,19 +122,14 @@ void chunk(const OpArgs<float>& args) noexcept {
 }
 
 void parallel(const OpArgs<float>& args) noexcept {
-  StateUpdateProblem problem = problem_of(args);
+  const StateUpdateProblem problem = problem_of(args);
   if (!config_of(args.config).causal) {
     kernels::full_forward(problem, args.inputs[0], args.inputs[1], args.inputs[2], args.out,
                           args.saved, *args.arena);
     return;
   }
-  int64_t longest = 1;
-  for (int64_t i = 0; i < args.sequences.count; ++i) {
-    longest = std::max(longest, args.sequences.length[i]);
-  }
-  problem.chunk_size = std::min(longest, kMaxParallelBlock);
-  kernels::causal_forward(problem, args.inputs[0], args.inputs[1], args.inputs[2],
-                          pointers_of(args.state), args.out, args.saved, *args.arena);
+  kernels::causal_parallel_forward(problem, args.inputs[0], args.inputs[1], args.inputs[2],
+                                   pointers_of(args.state), args.out, args.saved, *args.arena);
 }
 
 void step(const OpArgs<float>& args) noexcept {

@@ -30,20 +30,20 @@ Result<std::shared_ptr<const MixerConfig>> parse_config(const Json& json, int64_
   config->key_dim = reader.integer("key_dim", 1, 4096);
   config->value_dim = reader.integer("value_dim", 1, 4096, config->key_dim);
   config->causal = reader.boolean("causal", true);
-  const double inverse_root = 1.0 / std::sqrt(static_cast<double>(std::max<int64_t>(
-                                        1, config->key_dim)));
+  const double inverse_root =
+      1.0 / std::sqrt(static_cast<double>(std::max<int64_t>(1, config->key_dim)));
   config->scale = static_cast<float>(reader.number("scale", 0.0, 1e6, inverse_root));
   config->rotary_dim = reader.integer("rotary_dim", 0, 4096, 0);
   config->rotary_base = reader.number("rotary_base", 1.0, 1e12, 10000.0);
   if (config->num_kv_heads > 0 && config->num_heads % config->num_kv_heads != 0) {
-    reader.fail("num_kv_heads", "got " + std::to_string(config->num_kv_heads) +
-                                    ", wanted a divisor of num_heads = " +
-                                    std::to_string(config->num_heads));
+    reader.fail("num_kv_heads",
+                "got " + std::to_string(config->num_kv_heads) +
+                    ", wanted a divisor of num_heads = " + std::to_string(config->num_heads));
   }
   if (config->rotary_dim % 2 != 0 || config->rotary_dim > config->key_dim) {
-    reader.fail("rotary_dim", "got " + std::to_string(config->rotary_dim) +
-                                  ", wanted an even number up to key_dim = " +
-                                  std::to_string(config->key_dim));
+    reader.fail("rotary_dim",
+                "got " + std::to_string(config->rotary_dim) +
+                    ", wanted an even number up to key_dim = " + std::to_string(config->key_dim));
   }
   TARN_RETURN_IF_ERROR(reader.finish());
   return std::shared_ptr<const MixerConfig>(std::move(config));
@@ -139,8 +139,8 @@ struct KeysAndValues {
 /// The caches of `state` as key and value rows of positions[i] + length[i] entries each.
 template <class T, class Pointer>
 KeysAndValues<T> cached_rows(const Config& config, const Sequences& sequences,
-                             const int64_t* positions,
-                             std::span<Pointer* const* const> tensors, Arena& arena) {
+                             const int64_t* positions, std::span<Pointer* const* const> tensors,
+                             Arena& arena) {
   int64_t* lengths = arena.alloc<int64_t>(sequences.count);
   for (int64_t i = 0; i < sequences.count; ++i) {
     lengths[i] = position_of(positions, i) + sequences.length[i];
@@ -175,8 +175,8 @@ void append_to_caches(const Config& config, const OpArgs<T>& args, Heads<const T
 
 template <class T>
 KeysAndValues<T> gather(const Config& config, const OpArgs<T>& args, Arena& arena) {
-  const Heads<const T> k = rotated(config, args.sequences, args.positions, config.num_kv_heads,
-                                   args.inputs[1], arena);
+  const Heads<const T> k =
+      rotated(config, args.sequences, args.positions, config.num_kv_heads, args.inputs[1], arena);
   if (args.state) {
     append_to_caches(config, args, k);
     return cached_rows<T>(config, args.sequences, args.positions, args.state.tensors, arena);
@@ -206,8 +206,8 @@ SoftmaxProblem problem_of(const Config& config, const Sequences& queries, const 
 void recurrent(const OpArgs<double>& args) {
   const Config& config = config_of(args.config);
   Arena arena;
-  const Heads<const double> q = rotated(config, args.sequences, args.positions, config.num_heads,
-                                        args.inputs[0], arena);
+  const Heads<const double> q =
+      rotated(config, args.sequences, args.positions, config.num_heads, args.inputs[0], arena);
   const KeysAndValues<double> rows = gather(config, args, arena);
   kernels::reference::softmax_attention(problem_of(config, args.sequences, rows.keys, nullptr), q,
                                         rows.k, rows.v, args.out);
@@ -226,8 +226,7 @@ void attend(const OpArgs<float>& args) noexcept {
 void backward_without_state(const Config& config, const OpBackwardArgs& args) {
   const OpArgs<float>& forward = args.forward;
   Arena& arena = *forward.arena;
-  const int64_t* positions =
-      positions_or_zeros(forward.positions, forward.sequences.count, arena);
+  const int64_t* positions = positions_or_zeros(forward.positions, forward.sequences.count, arena);
   const Heads<const float> q =
       rotated(config, forward.sequences, positions, config.num_heads, forward.inputs[0], arena);
   const Heads<const float> k =
@@ -237,10 +236,10 @@ void backward_without_state(const Config& config, const OpBackwardArgs& args) {
     result.shared = heads;
     return result;
   };
-  kernels::softmax_backward(
-      problem_of(config, forward.sequences, forward.sequences, forward.pool), q, rows(k),
-      rows(forward.inputs[2]), forward.out, forward.saved, args.dout, args.dinputs[0],
-      rows(args.dinputs[1]), rows(args.dinputs[2]), arena);
+  kernels::softmax_backward(problem_of(config, forward.sequences, forward.sequences, forward.pool),
+                            q, rows(k), rows(forward.inputs[2]), forward.out, forward.saved,
+                            args.dout, args.dinputs[0], rows(args.dinputs[1]),
+                            rows(args.dinputs[2]), arena);
   if (config.rotary_dim > 0) {
     rotate(config, forward.sequences, positions, config.num_heads, true, args.dinputs[0]);
     rotate(config, forward.sequences, positions, config.num_kv_heads, true, args.dinputs[1]);
@@ -325,8 +324,7 @@ std::unique_ptr<MixerWeights> prepare(const MixerConfig& config,
 void forward(const LayerArgs& args) noexcept { forward_projected_layer(kDef, args); }
 
 std::vector<std::string> example_configs() {
-  return {R"({"num_heads": 4, "key_dim": 32})",
-          R"({"num_heads": 2, "key_dim": 5, "value_dim": 3})",
+  return {R"({"num_heads": 4, "key_dim": 32})", R"({"num_heads": 2, "key_dim": 5, "value_dim": 3})",
           R"({"num_heads": 6, "num_kv_heads": 2, "key_dim": 33, "value_dim": 8})",
           R"({"num_heads": 4, "num_kv_heads": 1, "key_dim": 8, "rotary_dim": 6})",
           R"({"num_heads": 2, "key_dim": 7, "scale": 1.0, "causal": false})"};
@@ -338,7 +336,8 @@ const MixerDef kDef{
     .name = "softmax_attention",
     .summary = "scaled dot-product attention; a KV cache that grows with the sequence",
     .recurrence = "cache += (k, v); o = softmax(scale q.K) V",
-    .source = "Vaswani 2017, arXiv 1706.03762, eq. 1; online softmax: Milakov 2018, arXiv 1805.02867",
+    .source =
+        "Vaswani 2017, arXiv 1706.03762, eq. 1; online softmax: Milakov 2018, arXiv 1805.02867",
     .state_formula = "4*T*Hkv*(K + V)",
     .bounded_state = false,
     .parse_config = parse_config,
