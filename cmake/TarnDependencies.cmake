@@ -6,7 +6,7 @@ find_package(PNG REQUIRED)
 find_package(fmt REQUIRED)
 find_package(CLI11 REQUIRED)
 # Headers only: base/json.cpp includes boost/json/src.hpp, so no compiled Boost library is needed.
-find_package(Boost 1.81 REQUIRED)
+find_package(Boost 1.81 REQUIRED CONFIG)
 pkg_check_modules(hwy REQUIRED IMPORTED_TARGET libhwy)
 pkg_check_modules(xxhash REQUIRED IMPORTED_TARGET libxxhash)
 # Not find_package(dnnl): Debian's package file asks for OpenCL, which its CPU library never uses.
