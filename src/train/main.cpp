@@ -3,9 +3,11 @@
 #include <fmt/format.h>
 #include <malloc.h>
 #include <signal.h>
+#include <unistd.h>
 #include <CLI/CLI.hpp>
 
 #include <atomic>
+#include <cstdlib>
 #include <exception>
 #include <string>
 #include <vector>
@@ -37,6 +39,15 @@ void handle_signals() {
   action.sa_flags = static_cast<int>(SA_RESETHAND);
   sigaction(SIGINT, &action, nullptr);
   sigaction(SIGTERM, &action, nullptr);
+}
+
+/// Makes OpenMP's threads sleep while they wait instead of spinning: on a machine that has other
+/// work, spinning costs ten times the work itself. libgomp reads the setting when it is loaded,
+/// before main(), so the program starts once more with it; a setting of the user's is kept.
+void wait_without_spinning(char** argv) {
+  if (std::getenv("OMP_WAIT_POLICY") != nullptr || std::getenv("GOMP_SPINCOUNT") != nullptr) return;
+  setenv("OMP_WAIT_POLICY", "passive", 1);
+  execv("/proc/self/exe", argv);  // returns only when it fails: then spin
 }
 
 struct Arguments {
@@ -102,6 +113,7 @@ int train(const Arguments& arguments) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  wait_without_spinning(argv);
   // Torch allocates every activation afresh; keeping the pages saves the faults on each of them.
   mallopt(M_MMAP_THRESHOLD, 1 << 30);
   mallopt(M_TRIM_THRESHOLD, 1 << 30);

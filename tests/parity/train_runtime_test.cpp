@@ -51,7 +51,7 @@ class ParityTest : public testing::TestWithParam<
   ParityTest()
       : config_(parse_model(small_model_text(std::get<0>(GetParam()), std::get<1>(GetParam()),
                                              std::get<2>(GetParam()), std::get<3>(GetParam())))),
-        pool_(torch_thread_pool(2)),
+        pool_(torch_thread_pool(1)),
         parameters_(create_parameters(config_, kSeed)),
         model_(model::Model::random(config_, kSeed, {})) {}
 

@@ -34,7 +34,7 @@ class DecoderTest
   DecoderTest()
       : config_(parse_model(small_model_text(std::get<0>(GetParam()), std::get<1>(GetParam()),
                                              std::get<2>(GetParam()), "learned"))),
-        pool_(torch_thread_pool(2)),
+        pool_(torch_thread_pool(1)),
         parameters_(create_parameters(config_, 21)),
         decoder_(config_, parameters_, DType::kF32, pool_.get()) {}
 

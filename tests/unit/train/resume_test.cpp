@@ -20,7 +20,7 @@ class ResumeTest : public testing::TestWithParam<const char*> {
  protected:
   ResumeTest()
       : folder_(fs::temp_directory_path() / ("tarn_resume_" + std::to_string(getpid()))),
-        pool_(torch_thread_pool(2)) {
+        pool_(torch_thread_pool(1)) {
     fs::remove_all(folder_);
   }
   ~ResumeTest() override { fs::remove_all(folder_); }
