@@ -86,7 +86,7 @@ Result<double> check_output(const Operator& op, const OperatorBenchOptions& opti
     difference[static_cast<size_t>(i)] -= static_cast<double>(call.out()[i]);
   }
   // Sums of up to kLengths[0] rounded terms, and the rounding of what they are made from.
-  const double tolerance = 32 * FLT_EPSILON * std::sqrt(static_cast<double>(kLengths[0])) * size;
+  const double tolerance = 4 * FLT_EPSILON * std::sqrt(static_cast<double>(kLengths[0])) * size;
   return norm(difference) / tolerance;
 }
 
@@ -138,7 +138,7 @@ Result<double> check_gradient(const Operator& op, const OperatorBenchOptions& op
   difference /= 2 * kDifference;
   // A random direction has components of size 1, so along is about the gradient's norm.
   const double tolerance =
-      256 * FLT_EPSILON * std::sqrt(static_cast<double>(kLengths[0]) * gradient_squares);
+      16 * FLT_EPSILON * std::sqrt(static_cast<double>(kLengths[0]) * gradient_squares);
   return std::abs(along - difference) / tolerance;
 }
 
