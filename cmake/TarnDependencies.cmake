@@ -5,7 +5,7 @@ find_package(ZLIB REQUIRED)
 find_package(PNG REQUIRED)
 find_package(fmt REQUIRED)
 find_package(CLI11 REQUIRED)
-# Headers only: base/json.cpp includes boost/json/src.hpp, so no compiled Boost library is needed.
+# Headers only: base/json.cpp instantiates the parser itself, so no compiled Boost library is needed.
 find_package(Boost 1.81 REQUIRED CONFIG)
 pkg_check_modules(hwy REQUIRED IMPORTED_TARGET libhwy)
 pkg_check_modules(xxhash REQUIRED IMPORTED_TARGET libxxhash)

@@ -48,19 +48,17 @@ struct HeadConfig {
   HeadKind kind = HeadKind::kCategorical;
   int64_t classes = 0;     ///< kCategorical: classes; mixture: levels (256)
   int64_t components = 0;  ///< mixture only
-  int64_t output_dim() const {
-    return kind == HeadKind::kCategorical ? classes : 3 * components;
-  }
+  int64_t output_dim() const { return kind == HeadKind::kCategorical ? classes : 3 * components; }
 };
 
 /// config.json of a model folder, validated. Schema: docs/formats/model.md.
 struct ModelConfig {
-  int64_t vocabulary = 0;  ///< input symbols, the start token included
-  int64_t start_token = 0; ///< the input at position 0: the model predicts token 0 from it
+  int64_t vocabulary = 0;   ///< input symbols, the start token included
+  int64_t start_token = 0;  ///< the input at position 0: the model predicts token 0 from it
   int64_t model_dim = 0;
   int64_t max_tokens = 0;  ///< longest sequence; 0 only where no position table limits it
   PositionKind position = PositionKind::kLearned;
-  int64_t position_period = 0;  ///< > 0: learned table starts from a grid of that width
+  int64_t position_period = 0;    ///< > 0: learned table starts from a grid of that width
   float embedding_scale = 0.02f;  ///< standard deviation at the start (tables)
   NormKind norm = NormKind::kLayerNorm;
   NormPlacement placement = NormPlacement::kPost;

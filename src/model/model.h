@@ -18,9 +18,9 @@ namespace tarn::model {
 
 /// A batch of rows for one pass: sequences packed one after another.
 struct TokenBatch {
-  kernels::Sequences sequences;          ///< packed: begin[0] = 0, no gaps
-  const int64_t* positions = nullptr;    ///< tokens each sequence has seen before
-  const int32_t* tokens = nullptr;       ///< input symbol of every row
+  kernels::Sequences sequences;        ///< packed: begin[0] = 0, no gaps
+  const int64_t* positions = nullptr;  ///< tokens each sequence has seen before
+  const int32_t* tokens = nullptr;     ///< input symbol of every row
 };
 
 /// Which rows' head outputs are wanted.

@@ -3,8 +3,8 @@
 namespace tarn::mixers::_template {
 namespace {
 
-/// s after one token of one head, from all tokens up to it by Horner's rule: the powers of the decay
-/// are never formed, so none of them can underflow on its own.
+/// s after one token of one head, from all tokens up to it by Horner's rule: the powers of the
+/// decay are never formed, so none of them can underflow on its own.
 void one_token(const OpArgs<float>& args, int64_t sequence, int64_t head, int64_t token,
                const float* initial, float* s) {
   const Config& config = config_of(args.config);
