@@ -17,10 +17,11 @@ namespace tarn::mixers {
 
 /// How a parameter starts. `scale` is the standard deviation, the bound or the value.
 struct Init {
-  enum class Kind : uint8_t { kConstant, kNormal, kUniform, kGridSinusoid, kMixtureBias };
+  enum class Kind : uint8_t { kConstant, kNormal, kUniform, kGridSinusoid, kOrdinal, kMixtureBias };
   Kind kind = Kind::kConstant;
   float scale = 0.0f;
-  int64_t period = 0;  ///< kGridSinusoid: row length; kMixtureBias: components (model/parameters.h)
+  /// kGridSinusoid: row length; kOrdinal: levels; kMixtureBias: components (model/parameters.h).
+  int64_t period = 0;
 };
 
 /// One row of a parameter table: what training creates, the file stores and the runtime reads.

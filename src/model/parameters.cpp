@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numbers>
 #include <string>
 
 #include "base/check.h"
@@ -38,6 +39,13 @@ void add_linear(const std::string& name, int64_t out_dim, int64_t in_dim, Init b
   table.push_back({name + ".bias", {out_dim}, bias, false});
 }
 
+/// Levels of an image are ordered, symbols of a text are not.
+Init token_start(const ModelConfig& config) {
+  const bool ordered = config.modality == Modality::kImage && config.head.classes > 1;
+  return {ordered ? Init::Kind::kOrdinal : Init::Kind::kNormal, config.embedding_scale,
+          ordered ? config.head.classes : 0};
+}
+
 Init position_start(const ModelConfig& config) {
   if (config.position_period == 0) return {Init::Kind::kNormal, config.embedding_scale, 0};
   // √2: the root mean square of a sinusoid is its amplitude over √2.
@@ -48,8 +56,6 @@ Init position_start(const ModelConfig& config) {
 void fill_grid_sinusoid(const ParamSpec& spec, float* values) {
   TARN_CHECK(spec.shape.size() == 2 && spec.init.period > 0);
   const int64_t rows = spec.shape[0], dim = spec.shape[1], period = spec.init.period;
-  const int64_t lines = (rows + period - 1) / period;
-  const double base = static_cast<double>(std::max<int64_t>({period, lines, 2}));
   const int64_t half = dim / 2;
   for (int64_t row = 0; row < rows; ++row) {
     for (int64_t channel = 0; channel < dim; ++channel) {
@@ -57,11 +63,42 @@ void fill_grid_sinusoid(const ParamSpec& spec, float* values) {
       const int64_t c = second ? channel - half : channel;
       const int64_t n = second ? dim - half : half;
       const int64_t u = second ? row % period : row / period;
-      const double exponent = -2.0 * static_cast<double>(c / 2) / static_cast<double>(n);
-      const double angle = static_cast<double>(u) * std::pow(base, exponent);
+      const double frequency =
+          std::numbers::pi * static_cast<double>(c / 2 + 1) / static_cast<double>((n + 1) / 2);
+      const double angle = static_cast<double>(u) * frequency;
       const double value = c % 2 == 0 ? std::sin(angle) : std::cos(angle);
       values[row * dim + channel] =
           static_cast<float>(static_cast<double>(spec.init.scale) * value);
+    }
+  }
+}
+
+void fill_ordinal(const ParamSpec& spec, Philox& rng, float* values) {
+  constexpr int64_t kCurves = 16;
+  const int64_t rows = spec.shape[0], dim = spec.shape[1];
+  const int64_t levels = std::min(rows, spec.init.period);
+  TARN_CHECK(spec.shape.size() == 2 && levels > 1);
+  std::vector<double> curves(static_cast<size_t>(kCurves * dim));
+  double power = 0.0;  // of the weighted cosines, on average over levels
+  for (int64_t k = 0; k < kCurves; ++k) {
+    const double weight = 1.0 / (1.0 + 0.3 * static_cast<double>(k + 1));
+    power += 0.5 * weight * weight;
+    for (int64_t c = 0; c < dim; ++c) {
+      curves[static_cast<size_t>(k * dim + c)] = weight * static_cast<double>(rng.next_normal());
+    }
+  }
+  const double scale = static_cast<double>(spec.init.scale);
+  for (int64_t row = 0; row < rows; ++row) {
+    for (int64_t c = 0; c < dim; ++c) {
+      const double noise = static_cast<double>(rng.next_normal());
+      double curve = 0.0;
+      for (int64_t k = 0; row < levels && k < kCurves; ++k) {
+        const double angle =
+            std::numbers::pi * static_cast<double>((k + 1) * row) / static_cast<double>(levels - 1);
+        curve += std::cos(angle) * curves[static_cast<size_t>(k * dim + c)];
+      }
+      const double value = row < levels ? curve / std::sqrt(power) + 0.1 * noise : noise;
+      values[row * dim + c] = static_cast<float>(scale * value);
     }
   }
 }
@@ -85,10 +122,7 @@ void fill_mixture_bias(const ParamSpec& spec, float* values) {
 std::vector<ParamSpec> parameter_table(const ModelConfig& config) {
   std::vector<ParamSpec> table;
   const int64_t dim = config.model_dim;
-  table.push_back({"embedding.token.weight",
-                   {config.vocabulary, dim},
-                   {Init::Kind::kNormal, config.embedding_scale, 0},
-                   false});
+  table.push_back({"embedding.token.weight", {config.vocabulary, dim}, token_start(config), false});
   if (config.position == PositionKind::kLearned) {
     table.push_back(
         {"embedding.position.weight", {config.max_tokens, dim}, position_start(config), false});
@@ -128,6 +162,7 @@ void initialise(const ParamSpec& spec, uint64_t seed, float* values) {
       }
       return;
     case Init::Kind::kGridSinusoid: fill_grid_sinusoid(spec, values); return;
+    case Init::Kind::kOrdinal: fill_ordinal(spec, rng, values); return;
     case Init::Kind::kMixtureBias: fill_mixture_bias(spec, values); return;
   }
 }

@@ -22,7 +22,11 @@ std::vector<mixers::ParamSpec> parameter_table(const ModelConfig& config);
 ///   kGridSinusoid: row p of [rows, D] is scale times sinusoids of (p / period) in the first half
 ///   and of (p mod period) in the second half of the channels: a learned table that starts by
 ///   knowing rows and columns of an image of that width. Channel c of a half of n channels holds
-///   sin (c even) or cos (c odd) of u · base^(−2⌊c/2⌋/n), base = max(period, rows/period, 2).
+///   sin (c even) or cos (c odd) of u · π·(⌊c/2⌋ + 1)/⌈n/2⌉: frequencies up to one half per step, so
+///   that neighbours are told apart and a shift is a rotation of channel pairs.
+///   kOrdinal: rows v < period of [rows, D] are scale times a smooth random curve of v, Σ_k w_k
+///   cos(π k v/(period − 1)) r_k with w_k = 1/(1 + 0.3 k), k = 1 … 16, r_k ~ N(0, 1) per channel,
+///   normalised, plus a tenth of N(0, 1): near levels start near. Further rows are N(0, scale²).
 ///   kMixtureBias: the head bias [3·period] of a logistic mixture of `period` components: weights
 ///   0, means evenly spread over [−1, 1], log scales `scale`.
 void initialise(const mixers::ParamSpec& spec, uint64_t seed, float* values);

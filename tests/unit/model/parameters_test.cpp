@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numbers>
 #include <set>
 
 #include "base/buffer.h"
@@ -131,10 +132,33 @@ TEST(Initialise, GridSinusoidKnowsRowsAndColumns) {
   }
   const double amplitude = 0.5 * std::sqrt(2.0);
   const double tolerance = 4 * 6e-8 * amplitude;
-  EXPECT_NEAR(at(16, 0), amplitude * std::sin(2.0), tolerance);
-  EXPECT_NEAR(at(16, 1), amplitude * std::cos(2.0), tolerance);
-  EXPECT_NEAR(at(16, 2), amplitude * std::sin(2.0 * std::pow(8.0, -2.0 / 5.0)), tolerance);
-  EXPECT_NEAR(at(3, 8), amplitude * std::cos(3.0 * std::pow(8.0, -2.0 / 5.0)), tolerance);
+  // Half of 5 channels: three pairs, the last one half a turn per step.
+  const double third = std::numbers::pi / 3.0;
+  EXPECT_NEAR(at(16, 0), amplitude * std::sin(2.0 * third), tolerance);
+  EXPECT_NEAR(at(16, 1), amplitude * std::cos(2.0 * third), tolerance);
+  EXPECT_NEAR(at(16, 2), amplitude * std::sin(4.0 * third), tolerance);
+  EXPECT_NEAR(at(3, 8), amplitude * std::cos(6.0 * third), tolerance);
+}
+
+TEST(Initialise, LevelsOfAnImageStartInOrder) {
+  const ParamSpec spec{"levels", {257, 64}, {Init::Kind::kOrdinal, 0.5f, 256}, false};
+  const std::vector<float> values = start(spec, 3);
+  const auto distance = [&](int64_t a, int64_t b) {
+    double sum = 0.0;
+    for (int64_t c = 0; c < 64; ++c) {
+      const double delta = static_cast<double>(values[static_cast<size_t>(a * 64 + c)]) -
+                           static_cast<double>(values[static_cast<size_t>(b * 64 + c)]);
+      sum += delta * delta;
+    }
+    return std::sqrt(sum / 64.0);
+  };
+  for (int64_t v = 10; v + 60 < 256; v += 20) {
+    EXPECT_LT(distance(v, v + 1), 0.4 * distance(v, v + 60)) << v;
+  }
+  double square = 0.0;
+  for (const float value : values) square += static_cast<double>(value) * value;
+  // Root mean square near the scale: 64 channels of 16 random curves.
+  EXPECT_NEAR(std::sqrt(square / static_cast<double>(values.size())), 0.5, 0.1);
 }
 
 TEST(Initialise, MixtureHeadStartsSpread) {
