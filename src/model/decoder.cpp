@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
 
 #include "base/check.h"
 #include "kernels/norm.h"
@@ -63,7 +64,8 @@ void parallel_norm(const ModelConfig& config, const NormWeights& norm, int64_t r
     apply_norm(config, norm, end - begin, source, target);
   };
   // Below this the threads' wake-up costs more than the work.
-  parallel_for(rows * dim < 65'536 ? nullptr : pool, rows, body);
+  // By reference: a std::function of the closure itself would allocate at every call.
+  parallel_for(rows * dim < 65'536 ? nullptr : pool, rows, std::ref(body));
 }
 
 /// x = embedding of every row's token, plus its position's row.
