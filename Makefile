@@ -20,7 +20,7 @@ help:  ## this list
 	@sed -nE 's/^([a-z -]+):.*## (.*)/  make \1\t\2/p' Makefile | expand -t 52
 
 setup:  ## install what is missing (apt packages, libtorch)
-	@$(if $(TARN_SKIP_SETUP),echo 'setup: skipped, TARN_SKIP_SETUP is set',./scripts/setup)
+	@$(if $(TARN_SKIP_SETUP),echo 'setup: skipped (TARN_SKIP_SETUP is set)',./scripts/setup)
 
 build: setup  ## build/release/tarn and build/release/tarn-train
 	cmake --preset release $(TRAIN_FLAG)
