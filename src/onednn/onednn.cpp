@@ -70,23 +70,23 @@ class ThreadContext {
   Buffer<float> dense_out_;
 };
 
+void append(dnnl::post_ops& ops, dnnl::algorithm algorithm, float alpha) {
+#if DNNL_VERSION_MAJOR >= 3
+  ops.append_eltwise(algorithm, alpha, 0.0f);
+#else
+  ops.append_eltwise(1.0f, algorithm, alpha, 0.0f);
+#endif
+}
+
 dnnl::post_ops post_ops_of(Activation activation, bool accumulate) {
   dnnl::post_ops ops;
   if (accumulate) ops.append_sum(1.0f);
   switch (activation) {
     case Activation::kNone: break;
-    case Activation::kRelu:
-      ops.append_eltwise(1.0f, dnnl::algorithm::eltwise_relu, 0.0f, 0.0f);
-      break;
-    case Activation::kGelu:
-      ops.append_eltwise(1.0f, dnnl::algorithm::eltwise_gelu_erf, 0.0f, 0.0f);
-      break;
-    case Activation::kGeluTanh:
-      ops.append_eltwise(1.0f, dnnl::algorithm::eltwise_gelu_tanh, 0.0f, 0.0f);
-      break;
-    case Activation::kSilu:
-      ops.append_eltwise(1.0f, dnnl::algorithm::eltwise_swish, 1.0f, 0.0f);
-      break;
+    case Activation::kRelu: append(ops, dnnl::algorithm::eltwise_relu, 0.0f); break;
+    case Activation::kGelu: append(ops, dnnl::algorithm::eltwise_gelu_erf, 0.0f); break;
+    case Activation::kGeluTanh: append(ops, dnnl::algorithm::eltwise_gelu_tanh, 0.0f); break;
+    case Activation::kSilu: append(ops, dnnl::algorithm::eltwise_swish, 1.0f); break;
   }
   return ops;
 }
@@ -152,7 +152,11 @@ class Matrix final : public kernels::OneDnnMatrix {
     dnnl::primitive_attr attributes;
     attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
     attributes.set_post_ops(post_ops_of(shape.activation, shape.accumulate));
+#if DNNL_VERSION_MAJOR >= 3
+    return {cpu_engine(), x, weight_desc_, bias, out, attributes};
+#else
     return {{x, weight_desc_, bias, out}, attributes, cpu_engine()};
+#endif
   }
 
   /// The compiled product for a shape; kept, because generation repeats a few shapes for ever.
