@@ -40,7 +40,7 @@ NAMELESS = {"base", "data", "report", "model", "runtime", "serve", "cli", "train
 # Layers whose code runs inside somebody else's program.
 LIBRARIES = set(ARROWS) - {"cli", "train"}
 MANNERS = {
-    r"\bthrow\b": "throws",
+    r"\bthrow\b(?!\s*;)": "throws",  # passing on what the standard library threw is allowed
     r"\b(printf|fprintf|puts|fputs|putchar|perror)\s*\(": "prints",
     r"\bstd::(cout|cerr|clog|print|println)\b|\bfmt::print": "prints",
     r"\b(secure_)?getenv\s*\(": "reads the environment",
@@ -131,6 +131,7 @@ PLANTED = [
     ("src/model/a.cpp", 'if (name == "planted_mixer") return;', 1),
     ("src/model/a.cpp", "// planted_mixer is a name in a comment", 0),
     ("src/base/a.cpp", "throw std::runtime_error(message);", 1),
+    ("src/base/a.cpp", "} catch (...) { stop(); throw; }", 0),
     ("src/base/a.cpp", 'return fail("cannot exit(1) or throw");', 0),
     ("src/kernels/a.cpp", 'std::fprintf(stderr, "x");', 1),
     ("src/runtime/a.cpp", 'const char* x = std::getenv("X");', 1),
