@@ -132,8 +132,7 @@ Status Trainer::update() {
   const Batch& batch = batches_.training_batch(progress_.update);
   std::ranges::fill(parameters_.gradients.span(), 0.0f);
   const double scale = 1.0 / static_cast<double>(std::max<int64_t>(1, batch.counted));
-  const double nats =
-      decoder_.forward_backward(batch, scale, training.output_gradient_limit);
+  const double nats = decoder_.forward_backward(batch, scale, training.output_gradient_limit);
   const double norm = global_norm(parameters_.gradients, pool_);
   const double rate = training.optimiser.learning_rate *
                       schedule_factor(training.schedule, progress_.update, training.updates);

@@ -123,7 +123,9 @@ TEST(Records, CellsReadLikeNumbers) {
 class ReportFolder : public testing::Test {
  protected:
   void SetUp() override {
-    folder_ = (std::filesystem::path(testing::TempDir()) / ("tarn_report_" + std::to_string(getpid()))).string();
+    folder_ =
+        (std::filesystem::path(testing::TempDir()) / ("tarn_report_" + std::to_string(getpid())))
+            .string();
     std::filesystem::remove_all(folder_);
     ASSERT_TRUE(make_directories(folder_).ok());
   }

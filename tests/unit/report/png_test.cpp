@@ -1,6 +1,7 @@
 #include "report/png.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <cstdlib>
 #include <filesystem>
@@ -21,7 +22,21 @@ Image pattern(int64_t width, int64_t height, int64_t channels) {
 }
 
 std::string temporary(const std::string& name) {
-  return (std::filesystem::path(testing::TempDir()) / ("tarn_png_" + name)).string();
+  return (std::filesystem::path(testing::TempDir()) / ("tarn_png_" + std::to_string(getpid()) + "_" + name)).string();
+}
+
+TEST(Png, EveryNumberOfChannelsFillsExactlyItsPixels) {
+  for (int64_t channels : {1, 2, 3, 4}) {
+    Image image = pattern(33, 21, channels);
+    for (size_t i = 0; i < image.pixels.size(); ++i) {  // opaque: alpha must not change colours
+      if (channels % 2 == 0 && (i + 1) % static_cast<size_t>(channels) == 0) image.pixels[i] = 255;
+    }
+    const Result<std::string> bytes = encode_png(image);
+    ASSERT_TRUE(bytes.ok());
+    const Result<Image> back = decode_png(*bytes, channels, "test");
+    ASSERT_TRUE(back.ok());
+    EXPECT_EQ(back.value().pixels, image.pixels) << channels;
+  }
 }
 
 TEST(Png, GreyAndColourSurviveTheRoundTripAtAwkwardSizes) {

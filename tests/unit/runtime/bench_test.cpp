@@ -181,8 +181,9 @@ TEST(GenerationBench, TimesGrowingStatesAlsoWithoutACache) {
 
 TEST(ModelFolder, InitialWeightsAreThoseOfTheSeed) {
   const auto model = tiny_model(causal_stacks(true).front().layers, {.seed = 7});
-  const std::string folder =
-      (std::filesystem::path(testing::TempDir()) / ("tarn_initial_model_" + std::to_string(getpid()))).string();
+  const std::string folder = (std::filesystem::path(testing::TempDir()) /
+                              ("tarn_initial_model_" + std::to_string(getpid())))
+                                 .string();
   std::filesystem::remove_all(folder);
   ASSERT_TRUE(write_initial_model(model->config(), 7, DType::kF32, folder).ok());
   const auto loaded = model::Model::load(folder);

@@ -82,8 +82,7 @@ TEST(TrainConfig, NonCausalLayersAreRefused) {
 
 TEST(TrainConfig, EveryPresetParses) {
   int count = 0;
-  const std::filesystem::path presets =
-      std::filesystem::path(TARN_SOURCE_DIR) / "configs";
+  const std::filesystem::path presets = std::filesystem::path(TARN_SOURCE_DIR) / "configs";
   for (const auto& entry : std::filesystem::directory_iterator(presets)) {
     const auto text = read_file(entry.path().string(), 1 << 20);
     ASSERT_TRUE(text.ok());
