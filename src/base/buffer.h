@@ -10,6 +10,11 @@ namespace tarn {
 
 inline constexpr size_t kAlignment = 64;  ///< bytes; one cache line, one AVX-512 vector
 
+/// At least `bytes` bytes, aligned to kAlignment; free() returns them. From a few MiB on they ask
+/// the kernel for huge pages: rows of one head lie far apart, and small pages would cost a
+/// translation for every other row. Aborts when memory is exhausted.
+void* allocate_aligned(size_t bytes);
+
 /// Owning, 64-byte aligned array of trivially copyable elements; not initialised on allocation.
 /// Move-only: copying one is spelled `clone()` so that its cost shows.
 template <class T>
@@ -20,10 +25,7 @@ class Buffer {
   /// sizes that come from outside are checked against limits before they reach here.
   explicit Buffer(int64_t size) : size_(size) {
     if (size > 0) {
-      const size_t bytes =
-          (static_cast<size_t>(size) * sizeof(T) + kAlignment - 1) / kAlignment * kAlignment;
-      data_.reset(static_cast<T*>(std::aligned_alloc(kAlignment, bytes)));
-      if (data_ == nullptr) std::abort();
+      data_.reset(static_cast<T*>(allocate_aligned(static_cast<size_t>(size) * sizeof(T))));
     }
   }
   static Buffer filled(int64_t size, T value) {
