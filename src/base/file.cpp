@@ -40,6 +40,25 @@ Status sync_folder_of(const std::string& path) {
   return {};
 }
 
+/// Where a write to `path` ends up: behind links, so that a link stays one. Only regular files and
+/// new names are replaced: a rename over a device or a pipe would remove it.
+Result<std::string> replaceable_target(const std::string& path) {
+  std::error_code code;
+  std::string target = path;
+  if (std::filesystem::is_symlink(std::filesystem::symlink_status(path, code))) {
+    target = std::filesystem::canonical(path, code).string();
+    if (code) return invalid_argument("is a symbolic link that leads to no file", path);
+  }
+  const std::filesystem::file_status status = std::filesystem::status(target, code);
+  if (std::filesystem::is_directory(status)) {
+    return invalid_argument("is a folder, wanted a file", path);
+  }
+  if (std::filesystem::exists(status) && !std::filesystem::is_regular_file(status)) {
+    return invalid_argument("is not a regular file and cannot be replaced by one", path);
+  }
+  return target;
+}
+
 struct Inflater {
   z_stream stream{};
   bool ready = false;
@@ -126,11 +145,11 @@ Result<std::string> read_file(const std::string& path, int64_t max_bytes) {
 Result<AtomicFile> AtomicFile::create(const std::string& path) {
   static std::atomic<uint64_t> counter{0};
   AtomicFile file;
-  file.path_ = path;
+  TARN_ASSIGN(file.path_, replaceable_target(path));
   // A leftover of a crashed process with our id would block O_EXCL: try further names.
   for (int attempt = 0; attempt < 100; ++attempt) {
-    file.temporary_ =
-        path + ".tmp-" + std::to_string(::getpid()) + "-" + std::to_string(counter.fetch_add(1));
+    file.temporary_ = file.path_ + ".tmp-" + std::to_string(::getpid()) + "-" +
+                      std::to_string(counter.fetch_add(1));
     file.fd_ = ::open(file.temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     if (file.fd_ >= 0) return file;
     if (errno != EEXIST) break;

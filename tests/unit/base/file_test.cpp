@@ -75,8 +75,24 @@ TEST_F(FileTest, AnAbandonedWriteLeavesTheOldContent) {
   EXPECT_EQ(write_file_atomic(path("no/f"), "x").error().code, ErrorCode::kNotFound);
   // A folder cannot be replaced by a file; nothing is left behind.
   fs::create_directory(path("d"));
-  EXPECT_EQ(write_file_atomic(path("d"), "x").error().code, ErrorCode::kIo);
+  EXPECT_EQ(write_file_atomic(path("d"), "x").error().code, ErrorCode::kInvalidArgument);
   EXPECT_EQ(files_in_folder(), 2);
+}
+
+TEST_F(FileTest, AWriteReplacesNeitherPipesNorLinks) {
+  ASSERT_EQ(::mkfifo(path("pipe").c_str(), 0600), 0);
+  EXPECT_EQ(write_file_atomic(path("pipe"), "x").error().code, ErrorCode::kInvalidArgument);
+  EXPECT_TRUE(fs::is_fifo(path("pipe")));
+  fs::create_symlink(path("pipe"), path("to_pipe"));
+  EXPECT_EQ(write_file_atomic(path("to_pipe"), "x").error().code, ErrorCode::kInvalidArgument);
+  fs::create_symlink(path("nothing"), path("to_nothing"));
+  EXPECT_EQ(write_file_atomic(path("to_nothing"), "x").error().code, ErrorCode::kInvalidArgument);
+  ASSERT_TRUE(write_file_atomic(path("f"), "old").ok());
+  fs::create_symlink(path("f"), path("to_f"));
+  ASSERT_TRUE(write_file_atomic(path("to_f"), "new").ok());
+  EXPECT_TRUE(fs::is_symlink(path("to_f")));
+  EXPECT_EQ(*read_file(path("f"), 10), "new");
+  EXPECT_EQ(files_in_folder(), 5);
 }
 
 TEST_F(FileTest, MakesFolders) {
