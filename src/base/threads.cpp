@@ -56,12 +56,27 @@ struct ThreadPool::Impl {
       if (--running == 0) done.notify_one();
     }
   }
+
+  void stop() {
+    {
+      std::lock_guard lock(mutex);
+      stopping = true;
+    }
+    start.notify_all();
+    for (std::thread& worker : workers) worker.join();
+  }
 };
 
 ThreadPool::ThreadPool(int num_threads) : impl_(std::make_unique<Impl>()) {
   impl_->num_threads = std::max(1, num_threads);
-  for (int thread = 1; thread < impl_->num_threads; ++thread) {
-    impl_->workers.emplace_back([this, thread] { impl_->work(thread); });
+  Impl* impl = impl_.get();
+  try {
+    for (int thread = 1; thread < impl->num_threads; ++thread) {
+      impl->workers.emplace_back([impl, thread] { impl->work(thread); });
+    }
+  } catch (...) {  // no memory for a further thread: those that run must not outlive the pool
+    impl->stop();
+    throw;
   }
 }
 
@@ -70,14 +85,7 @@ ThreadPool::ThreadPool(int num_threads, PieceRunner runner) : impl_(std::make_un
   impl_->runner = std::move(runner);
 }
 
-ThreadPool::~ThreadPool() {
-  {
-    std::lock_guard lock(impl_->mutex);
-    impl_->stopping = true;
-  }
-  impl_->start.notify_all();
-  for (std::thread& worker : impl_->workers) worker.join();
-}
+ThreadPool::~ThreadPool() { impl_->stop(); }
 
 int ThreadPool::num_threads() const { return impl_->num_threads; }
 
