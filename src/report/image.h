@@ -8,7 +8,8 @@
 
 namespace tarn::report {
 
-/// 8-bit picture, rows from top to bottom, channels interleaved: 1 (grey) or 3 (RGB).
+/// 8-bit picture, rows from top to bottom, channels interleaved: 1 (grey), 2 (grey and
+/// alpha), 3 (RGB) or 4 (RGB and alpha).
 struct Image {
   int64_t width = 0;
   int64_t height = 0;

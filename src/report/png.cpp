@@ -23,6 +23,16 @@ struct PngImage {
   PngImage& operator=(const PngImage&) = delete;
 };
 
+/// The layout of an Image's pixels: one to four bytes, grey or colours, the even counts with alpha.
+png_uint_32 format_of(int64_t channels) {
+  switch (channels) {
+    case 1: return PNG_FORMAT_GRAY;
+    case 2: return PNG_FORMAT_GA;
+    case 3: return PNG_FORMAT_RGB;
+    default: return PNG_FORMAT_RGBA;
+  }
+}
+
 }  // namespace
 
 Result<std::string> encode_png(const Image& image) {
@@ -33,7 +43,7 @@ Result<std::string> encode_png(const Image& image) {
   PngImage png;
   png.handle.width = static_cast<png_uint_32>(image.width);
   png.handle.height = static_cast<png_uint_32>(image.height);
-  png.handle.format = image.channels == 1 ? PNG_FORMAT_GRAY : PNG_FORMAT_RGB;
+  png.handle.format = format_of(image.channels);
   // The bound for incompressible data: one pass instead of a dry run for the size.
   png_alloc_size_t bytes = PNG_IMAGE_PNG_SIZE_MAX(png.handle);
   std::string encoded(bytes, '\0');
@@ -66,7 +76,7 @@ Result<Image> decode_png(std::string_view bytes, int64_t channels, const std::st
                              width, height, limits.max_width, limits.max_height, limits.max_pixels),
                  where};
   }
-  png.handle.format = channels == 1 ? PNG_FORMAT_GRAY : PNG_FORMAT_RGB;
+  png.handle.format = format_of(channels);
   png.handle.flags |= PNG_IMAGE_FLAG_16BIT_sRGB;
   Image image = Image::filled(width, height, channels, 0);
   const png_color black = {0, 0, 0};
