@@ -1,7 +1,5 @@
 #include "runtime/generate.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <chrono>
 #include <optional>
@@ -11,6 +9,7 @@
 
 #include "base/checked.h"
 #include "runtime/prefix_runner.h"
+#include "runtime/process_memory.h"
 #include "runtime/session.h"
 #include "runtime/state.h"
 
@@ -34,13 +33,6 @@ double median(std::vector<double> values) {
   const auto middle = values.begin() + static_cast<int64_t>(values.size() / 2);
   std::nth_element(values.begin(), middle, values.end());
   return *middle;
-}
-
-int64_t machine_memory_bytes() {
-  const int64_t pages = sysconf(_SC_PHYS_PAGES);
-  const int64_t page_bytes = sysconf(_SC_PAGESIZE);
-  if (pages <= 0 || page_bytes <= 0) return INT64_MAX;
-  return pages * page_bytes;
 }
 
 Error cancelled() { return {ErrorCode::kCancelled, "generation was stopped on request", {}}; }

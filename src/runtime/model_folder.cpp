@@ -1,5 +1,6 @@
 #include "runtime/model_folder.h"
 
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -8,6 +9,7 @@
 #include "base/json.h"
 #include "model/parameters.h"
 #include "model/safetensors.h"
+#include "runtime/process_memory.h"
 
 namespace tarn::runtime {
 
@@ -21,6 +23,14 @@ Status write_initial_model(const model::ModelConfig& config, uint64_t seed, DTyp
     }
   }
   const std::vector<mixers::ParamSpec> table = model::parameter_table(config);
+  int64_t bytes = 0;  // no overflow: a config's parameters number at most 2^36
+  for (const mixers::ParamSpec& spec : table) bytes += 4 * model::element_count(spec.shape);
+  if (const int64_t limit = machine_memory_bytes(); bytes > limit) {
+    return Error{ErrorCode::kResource,
+                 "the weights would take " + std::to_string(bytes) +
+                     " bytes, more than this machine's " + std::to_string(limit),
+                 folder};
+  }
   std::vector<Buffer<float>> values;
   std::vector<model::TensorToWrite> tensors;
   for (const mixers::ParamSpec& spec : table) {

@@ -8,6 +8,9 @@ namespace tarn::runtime {
 /// getrusage), or -1.
 int64_t peak_resident_bytes();
 
+/// The machine's physical memory, or INT64_MAX where the system does not say.
+int64_t machine_memory_bytes();
+
 /// Starts peak_resident_bytes() anew from what is resident now; false where the system cannot.
 bool reset_peak_resident();
 
