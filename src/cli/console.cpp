@@ -19,10 +19,18 @@ size_t text_width(const std::string& text) {
       std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xc0) != 0x80; }));
 }
 
+/// Names from files and arguments must neither break the line nor steer the terminal.
 std::string one_line(std::string text) {
-  std::replace(text.begin(), text.end(), '\n', ' ');
-  std::replace(text.begin(), text.end(), '\r', ' ');
+  std::replace_if(
+      text.begin(), text.end(),
+      [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; }, ' ');
   return text;
+}
+
+/// Never throws, so that a failure can be reported while streams are closed or full: stdout
+/// remembers a failed write until flush(), and on stderr there is nobody left to tell.
+void print(std::FILE* stream, std::string_view text) {
+  std::fwrite(text.data(), 1, text.size(), stream);
 }
 
 }  // namespace
@@ -30,22 +38,22 @@ std::string one_line(std::string text) {
 Console::Console(bool json) : json_(json), terminal_(isatty(STDERR_FILENO) != 0) {}
 
 void Console::document(const Json& json) {
-  if (json_) fmt::print(stdout, "{}\n", json.dump(2));
+  if (json_) print(stdout, json.dump(2) + "\n");
 }
 
 void Console::line(const Json& json) {
   if (!json_) return;
-  fmt::print(stdout, "{}\n", json.dump());
+  print(stdout, json.dump() + "\n");
   std::fflush(stdout);
 }
 
 void Console::text(std::string_view text) {
-  if (!json_) fmt::print(stdout, "{}\n", text);
+  if (!json_) print(stdout, std::string(text) + "\n");
 }
 
 void Console::stream(std::string_view text) {
   if (json_) return;
-  fmt::print(stdout, "{}", text);
+  print(stdout, text);
   std::fflush(stdout);
 }
 
@@ -64,7 +72,7 @@ void Console::table(const std::vector<std::vector<std::string>>& rows) {
       line += i == 0 ? row[i] + pad : pad + row[i];
     }
     line.erase(line.find_last_not_of(' ') + 1);
-    fmt::print(stdout, "{}\n", line);
+    print(stdout, line + "\n");
   }
 }
 
@@ -87,24 +95,24 @@ void Console::progress(const char* label, int64_t done, int64_t total, const cha
       fmt::format("{:3.0f}%  {:.4g} {}/s  ETA {:.0f} s", 100 * part, rate, unit, left);
   if (terminal_) {
     const int filled = static_cast<int>(part * kBarWidth);
-    fmt::print(stderr, "\r\033[K{} [{:#>{}}{:.>{}}] {}", label, "", filled, "", kBarWidth - filled,
-               figures);
+    print(stderr, fmt::format("\r\033[K{} [{:#>{}}{:.>{}}] {}", label, "", filled, "",
+                              kBarWidth - filled, figures));
     bar_shown_ = true;
   } else {
-    fmt::print(stderr, "{}: {}\n", label, figures);
+    print(stderr, fmt::format("{}: {}\n", label, figures));
   }
   std::fflush(stderr);
 }
 
 void Console::end_progress() {
-  if (bar_shown_) fmt::print(stderr, "\r\033[K");
+  if (bar_shown_) print(stderr, "\r\033[K");
   bar_shown_ = false;
   label_ = nullptr;
 }
 
 void Console::error(const Error& error) {
   end_progress();
-  fmt::print(stderr, "tarn: {}\n", one_line(error.to_string()));
+  sentence(error.to_string());
   if (!json_) return;
   Json inner;
   inner.set("code", error_code_name(error.code));
@@ -114,6 +122,8 @@ void Console::error(const Error& error) {
   outer.set("error", std::move(inner));
   line(outer);
 }
+
+void Console::sentence(const std::string& text) { print(stderr, "tarn: " + one_line(text) + "\n"); }
 
 bool Console::flush() { return std::fflush(stdout) == 0 && std::ferror(stdout) == 0; }
 

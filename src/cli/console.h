@@ -35,6 +35,8 @@ class Console {
 
   /// The one sentence of a failed command, to stderr, and with --json as an object to stdout.
   void error(const Error& error);
+  /// "tarn: " and one line on stderr, whatever bytes `text` has. No print function throws.
+  void sentence(const std::string& text);
   /// False when stdout could not be written (disk full).
   bool flush();
 

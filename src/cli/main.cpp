@@ -1,10 +1,11 @@
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <CLI/CLI.hpp>
 #include <atomic>
 #include <csignal>
 #include <cstring>
 #include <new>
-
-#include <fmt/format.h>
 
 #include "base/log.h"
 #include "base/threads.h"
@@ -26,6 +27,16 @@ void install_signal_handlers() {
   action.sa_flags = static_cast<int>(SA_RESETHAND | SA_RESTART);
   sigaction(SIGINT, &action, nullptr);
   sigaction(SIGTERM, &action, nullptr);
+  std::signal(SIGXFSZ, SIG_IGN);  // a file over the allowed size is then a failed write
+}
+
+/// Gives closed standard streams a place, so that no file gets their numbers and their text.
+/// Writing to such a stdin or stdout still fails.
+void fill_standard_descriptors() {
+  for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; ++fd) {
+    if (fcntl(fd, F_GETFD) >= 0) continue;
+    if (open("/dev/null", fd == STDERR_FILENO ? O_WRONLY : O_RDONLY) < 0) return;
+  }
 }
 
 /// The one place where kinds of failure become exit statuses: 1 failed, 2 bad usage or input.
@@ -56,6 +67,19 @@ void add_commands(Command program, Selection& selection) {
   add_doctor(program, selection);
 }
 
+const Error kStdoutFailed{ErrorCode::kIo, "cannot write the output", "stdout"};
+
+/// Runs what was selected; an exception becomes the failure that is reported.
+Status attempt(const Selection& selection, Context& context) {
+  try {
+    return selection.action(context);
+  } catch (const std::bad_alloc&) {
+    return Error{ErrorCode::kIo, "out of memory", {}};
+  } catch (const std::exception& exception) {
+    return Error{ErrorCode::kIo, exception.what(), {}};
+  }
+}
+
 /// Parses the command line; the exit status when there is nothing left to do, else -1.
 int parse(CLI::App& app, int argc, char** argv) {
   bool json = false;
@@ -63,7 +87,11 @@ int parse(CLI::App& app, int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& success) {  // --help, --version
-    return app.exit(success);
+    const int status = app.exit(success);
+    Console console(json);
+    if (console.flush()) return status;
+    console.error(kStdoutFailed);
+    return 1;
   } catch (const CLI::ParseError& error) {
     Console(json).error(invalid_argument(error.what(), "command line"));
     return 2;
@@ -72,9 +100,10 @@ int parse(CLI::App& app, int argc, char** argv) {
 }
 
 int run(int argc, char** argv) {
+  fill_standard_descriptors();
   onednn::install();
   set_log_sink([](LogLevel level, std::string_view message) {
-    if (level >= LogLevel::kWarning) fmt::print(stderr, "tarn: {}\n", message);
+    if (level >= LogLevel::kWarning) Console(false).sentence(std::string(message));
   });
   install_signal_handlers();
   flush_denormals();
@@ -88,18 +117,18 @@ int run(int argc, char** argv) {
 
   Console console(selection.json);
   Context context{console, cancel_requested, {}};
-  const Status status = selection.action(context);
+  const Status status = attempt(selection, context);
   console.end_progress();
   if (!status.ok()) {
     console.error(status.error());
     return exit_status(status.error().code);
   }
   if (!console.flush()) {
-    console.error({ErrorCode::kIo, "cannot write the output", "stdout"});
+    console.error(kStdoutFailed);
     return 1;
   }
   if (context.finding.empty()) return 0;
-  fmt::print(stderr, "tarn: {}\n", context.finding);
+  console.sentence(context.finding);
   return 1;
 }
 
