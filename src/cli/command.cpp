@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <utility>
@@ -39,6 +40,12 @@ CLI::Validator number_between(double min, double max) {
       "");
 }
 
+CLI::Validator not_empty() {
+  return CLI::Validator(
+      [](std::string& text) { return text.empty() ? "got \"\", wanted some text" : std::string(); },
+      "");
+}
+
 CLI::Validator one_of(std::vector<std::string> choices) {
   return CLI::Validator(
       [choices = std::move(choices)](std::string& text) {
@@ -72,15 +79,15 @@ void Command::pass_through(Selection& selection, const std::string& name, const 
   command->prefix_command();
   command->set_help_flag();
   command->callback([command, &selection, action = std::move(action)] {
-    selection.action = [action, arguments = command->remaining()](Context&) {
-      return action(arguments);
-    };
+    const std::vector<std::string> words = command->remaining();
+    selection.json = std::find(words.begin(), words.end(), "--json") != words.end();
+    selection.action = [action, arguments = words](Context&) { return action(arguments); };
   });
 }
 
 void Command::positional(const std::string& name, std::string& value, const std::string& shown,
                          const std::string& help) {
-  app_->add_option(name, value, help)->required()->type_name(shown);
+  app_->add_option(name, value, help)->required()->check(not_empty())->type_name(shown);
 }
 
 void Command::flag(const std::string& flags, bool& value, const std::string& help) {
@@ -89,12 +96,12 @@ void Command::flag(const std::string& flags, bool& value, const std::string& hel
 
 void Command::text(const std::string& flags, std::string& value, const std::string& shown,
                    const std::string& help) {
-  app_->add_option(flags, value, help)->type_name(shown);
+  app_->add_option(flags, value, help)->check(not_empty())->type_name(shown);
 }
 
 void Command::required_text(const std::string& flags, std::string& value, const std::string& shown,
                             const std::string& help) {
-  app_->add_option(flags, value, help)->required()->type_name(shown);
+  app_->add_option(flags, value, help)->required()->check(not_empty())->type_name(shown);
 }
 
 void Command::texts(const std::string& flags, std::vector<std::string>& values,
