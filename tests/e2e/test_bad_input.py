@@ -2,8 +2,10 @@
 """Every bad flag and every bad file ends with exit 2 and exactly one sentence on stderr."""
 
 import json
+import os
 import shutil
 import struct
+import subprocess
 import zlib
 
 import e2e
@@ -198,9 +200,69 @@ def bad_files(suite, model):
     suite.refuse("a snapshot that is none", "state", "show", model / "config.json")
     suite.refuse("no such folder to report", "report", "nowhere", says=["nowhere"])
     suite.refuse("no such config", "init", "nowhere.json", "x", says=["nowhere.json"])
+    if os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") < 2**37:  # it needs 2^37 bytes
+        suite.write("giant.json", {**e2e.config([e2e.LINEAR]), "model_dim": 65536, "layers": [
+            {"mixer": e2e.LINEAR, "mlp": {"hidden_dim": 2**18, "activation": "relu"}}]})
+        suite.refuse("init of a model larger than memory", "init", "giant.json", "giant",
+                     says=["bytes"])
+        suite.expect(not (suite.folder / "giant").exists(), "a refused model leaves no folder")
     suite.refuse("init over a model", "init", model / "config.json", model, says=["exists"])
     suite.write("report/report.json", {"title": "t", "sections": [{"magic": 1, "heading": "h"}]})
     suite.refuse("unknown report key", "report", "report", says=["magic"])
+
+
+def bad_outputs(suite, model):
+    """Devices, pipes and folders are refused and left alone; links stay links."""
+    draw = ["generate", model, "--length", "2", "--out"]
+    os.mkfifo(suite.folder / "pipe")
+    (suite.folder / "to-pipe").symlink_to("pipe")
+    for name in ["pipe", "to-pipe", "."]:
+        suite.refuse(f"output to {name}", *draw, name)
+    suite.expect((suite.folder / "pipe").is_fifo(), "a pipe as output must stay a pipe")
+    suite.write("real.png", "old")
+    (suite.folder / "link.png").symlink_to("real.png")
+    suite.expect(suite.run(*draw, "link.png").returncode == 0, "a link as output must work")
+    suite.expect((suite.folder / "link.png").is_symlink(), "a link as output must stay a link")
+    suite.expect((suite.folder / "real.png").read_bytes()[:4] == b"\x89PNG", "its file is written")
+    for flag in ["--out", "--prompt", "--prompt-image"]:
+        suite.refuse(f"empty {flag}", "generate", model, "--length", "2", flag, "", says=["wanted"])
+
+
+def bad_streams(suite, model):
+    """Closed and full standard streams, and too little memory: an exit status, never a signal."""
+    def status(name, redirection, want, *arguments, before="", tail=""):
+        script = f'{before} exec "$@" {redirection}'
+        result = subprocess.run(["bash", "-c", script, "bash", suite.tarn, *map(str, arguments)],
+                                capture_output=True, text=True, timeout=60, cwd=suite.folder,
+                                check=False)
+        suite.expect(result.returncode == want,
+                     f"{name}: exit {result.returncode}, wanted {want}: {result.stderr[:200]!r}")
+        suite.expect(tail in result.stdout, f"{name}: no {tail!r} in {result.stdout[:200]!r}")
+
+    for redirection in ["2>&-", "2>/dev/full", "<&- >&- 2>&-"]:
+        status(f"error {redirection}", redirection, 2, "info", "nowhere")
+    status("results to a closed stdout", ">&-", 1, "info", model)
+    status("results to a full stdout", ">/dev/full", 1, "info", model, "--json")
+    status("help to a full stdout", ">/dev/full", 1, "--help")
+    status("a file over the size limit", "", 1, "init", "image.json", "over",
+           before="ulimit -f 1;")
+    status("threads without memory", "", 1, "generate", model, "--threads", "64", "--length", "2",
+           "--json", before="ulimit -v 200000;", tail='"error"')
+    suite.expect(not list(suite.folder.glob("**/*.tmp-*")), "no temporary file may be left")
+
+
+def two_channels(suite):
+    """Pixels of two channels fit their buffers."""
+    config = e2e.config([e2e.LINEAR], width=128, height=128, max_tokens=2 * 128 * 128)
+    config["image"]["channels"] = 2
+    config["position"] = {"kind": "none"}
+    suite.write("two.json", config)
+    suite.run("init", "two.json", "two")
+    suite.write("two.png", png(128, 128))
+    result = suite.run("generate", "two", "--prompt-image", "two.png", "--length", 128 * 128 + 1,
+                       "--out", "two-out.png")
+    suite.expect(result.returncode == 0,
+                 f"two channels: exit {result.returncode}: {result.stderr[:200]!r}")
 
 
 def main():
@@ -215,6 +277,9 @@ def main():
     bad_weights(suite, model)
     every_header_byte(suite, model)
     bad_files(suite, model)
+    bad_outputs(suite, model)
+    bad_streams(suite, model)
+    two_channels(suite)
     suite.finish()
 
 
