@@ -2,6 +2,8 @@
 
 #include <sys/mman.h>
 
+#include "base/check.h"
+
 namespace tarn {
 
 void* allocate_aligned(size_t bytes) {
@@ -10,7 +12,7 @@ void* allocate_aligned(size_t bytes) {
   const size_t alignment = huge ? kHugePage : kAlignment;
   const size_t rounded = (bytes + alignment - 1) / alignment * alignment;
   void* memory = std::aligned_alloc(alignment, rounded);
-  if (memory == nullptr) std::abort();
+  TARN_CHECK(memory != nullptr);
   // Advice only: without huge pages everything works, slower.
   if (huge) static_cast<void>(madvise(memory, rounded, MADV_HUGEPAGE));
   return memory;
