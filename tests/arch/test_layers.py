@@ -53,7 +53,6 @@ EXCEPTIONS = {
     ("src/base/check.h", "aborts other than by TARN_CHECK"),
     ("src/base/log.cpp", "aborts other than by TARN_CHECK"),  # check_failed
     ("src/base/check.cpp", "aborts other than by TARN_CHECK"),
-    ("src/base/buffer.h", "aborts other than by TARN_CHECK"),  # out of memory
 }
 TORCH_FILES = re.compile(FENCES[r"(torch|ATen|c10)/"])
 # Mechanisms' own tests use the conformance suite's helpers.
