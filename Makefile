@@ -51,12 +51,12 @@ fuzz-smoke:  ## the same for 30 seconds each
 bench: build  ## the benchmarks of `tarn bench`; results go to bench/results
 	./scripts/bench
 
+# clang-tidy reads the clang preset's commands; what needs libtorch is not among them.
 lint: format-check  ## format, clang-tidy, the architecture tests
-	cmake --preset no-train
-	cmake --build --preset no-train --target tarn
-	$(SOURCES) | xargs -0 -n1 echo | grep '\.cpp$$' | grep -v -e '^src/train/' -e autograd -e torch_ -e '^tests/' -e '^bench/' | \
-	  xargs -P $(JOBS) -n1 $(CLANG_TIDY) --quiet -p build/no-train
-	for test in layers one_line_per_mixer sizes; do python3 tests/arch/test_$$test.py --source . --build build/no-train; done
+	cmake --preset clang
+	python3 -c 'import json; print(*{e["file"] for e in json.load(open("build/clang/compile_commands.json"))}, sep="\n")' | \
+	  grep '/src/' | sort | xargs -P $(JOBS) -n1 $(CLANG_TIDY) --quiet -p build/clang
+	for test in layers one_line_per_mixer sizes; do python3 tests/arch/test_$$test.py --source . --build build/clang; done
 
 format:  ## rewrite all C++ sources with clang-format
 	$(SOURCES) | xargs -0 $(CLANG_FORMAT) -i
