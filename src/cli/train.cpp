@@ -27,6 +27,7 @@ Status run(const std::vector<std::string>& arguments) {
   std::vector<std::string> all = {program, "train"};
   all.insert(all.end(), arguments.begin(), arguments.end());
   std::vector<char*> pointers;
+  pointers.reserve(all.size() + 1);
   for (std::string& argument : all) pointers.push_back(argument.data());
   pointers.push_back(nullptr);
   execv(program.c_str(), pointers.data());
