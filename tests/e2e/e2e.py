@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import os
 import pathlib
 import struct
 import subprocess
@@ -43,14 +44,18 @@ class Suite:
         self.tarn = options.build.resolve() / "tarn"
         if not self.tarn.exists():
             sys.exit(f"{self.tarn} does not exist; build it first")
+        # Sanitizers reserve terabytes of addresses: no limit on those can be set.
+        program = self.tarn.read_bytes()
+        self.sanitized = b"__asan_init" in program or b"__tsan_init" in program
         self.scratch = tempfile.TemporaryDirectory(prefix="tarn-e2e-")
         self.folder = pathlib.Path(self.scratch.name)
         self.problems = []
         self.checks = 0
 
-    def run(self, *arguments, timeout=300):
+    def run(self, *arguments, timeout=300, **environment):
         return subprocess.run([self.tarn, *map(str, arguments)], capture_output=True, text=True,
-                              errors="replace", timeout=timeout, cwd=self.folder, check=False)
+                              errors="replace", timeout=timeout, cwd=self.folder, check=False,
+                              env=os.environ | environment)
 
     def expect(self, condition, message):
         self.checks += 1
