@@ -18,10 +18,8 @@ using testing::TestRows;
 /// Dense weight [out_dim, in_dim].
 std::vector<float> dense(int64_t rows, int64_t dim, uint64_t seed) {
   const TestRows source = TestRows::uniform(rows, dim, seed);
-  std::vector<float> result;
-  for (int64_t r = 0; r < rows; ++r) {
-    result.insert(result.end(), source.row(r), source.row(r) + dim);
-  }
+  std::vector<float> result(static_cast<size_t>(rows * dim));
+  for (int64_t r = 0; r < rows; ++r) std::copy_n(source.row(r), dim, result.begin() + r * dim);
   return result;
 }
 

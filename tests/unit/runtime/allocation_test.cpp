@@ -13,13 +13,14 @@ namespace {
 std::atomic<int64_t> allocations = 0;
 }  // namespace
 
-void* operator new(size_t size) {
+// Not inlined: gcc would see new without its delete, or the other way round, and warn.
+[[gnu::noinline]] void* operator new(size_t size) {
   ++allocations;
   if (void* pointer = std::malloc(size == 0 ? 1 : size)) return pointer;
   std::abort();
 }
-void operator delete(void* pointer) noexcept { std::free(pointer); }
-void operator delete(void* pointer, size_t) noexcept { std::free(pointer); }
+[[gnu::noinline]] void operator delete(void* pointer) noexcept { std::free(pointer); }
+[[gnu::noinline]] void operator delete(void* pointer, size_t) noexcept { std::free(pointer); }
 
 namespace tarn::runtime {
 namespace {
