@@ -30,6 +30,8 @@ struct ParamSpec {
   std::vector<int64_t> shape;
   Init init;
   bool weight_decay = true;  ///< false for biases, norms and embeddings
+  /// Heights of the matrices that are stacked in this one (queries, keys, …); empty: one matrix.
+  std::vector<int64_t> row_blocks = {};
 };
 
 /// One named tensor of a layer's state. Allocation, reset, clone, rollback, snapshot and restore
@@ -39,6 +41,7 @@ struct StateSpec {
   std::vector<int64_t> shape;  ///< of the whole tensor, or of one token's entry when `per_token`
   float initial_value = 0.0f;
   bool per_token = false;  ///< grows by one entry per token (a KV cache); otherwise fixed
+  int64_t symbols = 0;     ///< > 0: every element is a whole number in [0, symbols)
 };
 
 /// What a mechanism makes of its config object; opaque outside its folder.

@@ -55,6 +55,22 @@ void read_position(JsonReader& top, ModelConfig& config, Status& status) {
   status = reader.finish();
 }
 
+void read_lags(JsonReader& top, ModelConfig& config) {
+  const Json* json = top.optional("embedding_lags");
+  if (json == nullptr) return;
+  bool valid = json->as_array() != nullptr && !json->as_array()->empty();
+  for (const Json& item : valid ? *json->as_array() : Json::Array{}) {
+    const int64_t last = config.embedding_lags.empty() ? 0 : config.embedding_lags.back();
+    const int64_t* lag = item.as_int();
+    valid = valid && lag != nullptr && *lag > last && *lag <= kMaxEmbeddingLag;
+    if (valid) config.embedding_lags.push_back(*lag);
+  }
+  if (valid) return;
+  top.fail("embedding_lags", fmt::format("must be a list of increasing whole numbers from 1 to {}, "
+                                         "got {}",
+                                         kMaxEmbeddingLag, json_quote(json->dump(), 60)));
+}
+
 void read_norm(JsonReader& top, ModelConfig& config, Status& status) {
   const Json* json = top.required("norm");
   if (json == nullptr) return;
@@ -190,6 +206,7 @@ Result<ModelConfig> parse_model_config(const Json& json, const std::string& wher
   config.model_dim = reader.integer("model_dim", 1, kMaxModelDim);
   config.max_tokens = reader.integer("max_tokens", 0, kMaxTokens);
   read_position(reader, config, position);
+  read_lags(reader, config);
   config.embedding_scale = static_cast<float>(reader.number("embedding_scale", 0.0, 1000.0, 0.02));
   read_norm(reader, config, norm);
   const Json* layers = reader.required("layers");
@@ -233,6 +250,10 @@ Json to_json(const ModelConfig& config) {
     position.set("grid_width", config.position_period);
   }
   json.set("position", position);
+  if (!config.embedding_lags.empty()) {
+    json.set("embedding_lags",
+             Json::Array(config.embedding_lags.begin(), config.embedding_lags.end()));
+  }
   json.set("embedding_scale", decimal(config.embedding_scale));
   json.set("norm", Json::Object{{"kind", name(kNorms, config.norm)},
                                 {"placement", name(kPlacements, config.placement)},

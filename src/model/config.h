@@ -34,6 +34,7 @@ inline constexpr int64_t kMaxMlpDim = int64_t{1} << 20;
 inline constexpr int64_t kMaxComponents = 1024;
 inline constexpr int64_t kMaxLevels = 65'536;
 inline constexpr int64_t kMaxImageSide = 65'536;
+inline constexpr int64_t kMaxEmbeddingLag = 65'536;
 inline constexpr int64_t kMaxParameters = int64_t{1} << 36;
 
 struct LayerConfig {
@@ -59,6 +60,8 @@ struct ModelConfig {
   int64_t max_tokens = 0;  ///< longest sequence; 0 only where no position table limits it
   PositionKind position = PositionKind::kLearned;
   int64_t position_period = 0;    ///< > 0: learned table starts from a grid of that width
+  /// How many inputs back, increasing: the tables of these inputs are added to the embedding.
+  std::vector<int64_t> embedding_lags;
   float embedding_scale = 0.02f;  ///< standard deviation at the start (tables)
   NormKind norm = NormKind::kLayerNorm;
   NormPlacement placement = NormPlacement::kPost;

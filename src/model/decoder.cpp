@@ -6,7 +6,7 @@
 
 #include "base/check.h"
 #include "kernels/norm.h"
-#include "model/position.h"
+#include "model/embedding.h"
 
 namespace tarn::model {
 namespace {
@@ -66,34 +66,6 @@ void parallel_norm(const ModelConfig& config, const NormWeights& norm, int64_t r
   // Below this the threads' wake-up costs more than the work.
   // By reference: a std::function of the closure itself would allocate at every call.
   parallel_for(rows * dim < 65'536 ? nullptr : pool, rows, std::ref(body));
-}
-
-/// x = embedding of every row's token, plus its position's row.
-void embed(const Call& call, const Group& group, float* x) {
-  const ModelConfig& config = call.config;
-  const int64_t dim = config.model_dim;
-  const int64_t table_rows = call.weights.position.size() / dim;
-  for (int64_t i = group.first; i < group.end; ++i) {
-    const int64_t start = call.batch.positions != nullptr ? call.batch.positions[i] : 0;
-    const int64_t row0 = call.batch.sequences.begin[i];
-    for (int64_t r = 0; r < call.batch.sequences.length[i]; ++r) {
-      const int64_t token = call.batch.tokens[row0 + r];
-      TARN_DCHECK(token >= 0 && token < config.vocabulary);
-      float* out = x + (row0 + r - group.first_row) * dim;
-      const float* embedding = call.weights.token.data() + token * dim;
-      const int64_t position = start + r;
-      if (config.position == PositionKind::kNone) {
-        std::memcpy(out, embedding, static_cast<size_t>(dim) * sizeof(float));
-      } else if (position < table_rows) {
-        const float* place = call.weights.position.data() + position * dim;
-        for (int64_t c = 0; c < dim; ++c) out[c] = embedding[c] + place[c];
-      } else {
-        TARN_DCHECK(config.position == PositionKind::kSinusoidal);
-        sinusoidal_row(position, dim, sinusoid_amplitude(config), out);
-        add(dim, embedding, out);
-      }
-    }
-  }
 }
 
 /// x += mlp(x) or mlp(norm(x)), in blocks of rows whose hidden layer stays in the cache.
@@ -199,7 +171,12 @@ void run_group(const Call& call, const Group& group, ThreadPool* pool, Arena& ar
   args.form = call.form;
   args.pool = pool;
   args.arena = &arena;
-  embed(call, group, x);
+  float* const* history =
+      call.states.size() > call.config.layers.size() ? call.states.back().tensors[0] : nullptr;
+  embed(call.config, call.weights, call.batch, history, group.first, group.end, x);
+  if (history != nullptr) {
+    update_history(call.config, call.batch, history, group.first, group.end);
+  }
   for (size_t layer = 0; layer < call.config.layers.size(); ++layer) {
     ArenaScope layer_scope(arena);
     args.state =
@@ -242,7 +219,8 @@ int64_t piece_start(const kernels::Sequences& sequences, int64_t piece, int64_t 
 void run_decoder(const ModelConfig& config, const DecoderWeights& weights, const TokenBatch& batch,
                  LayerStates states, mixers::Form form, Outputs outputs, float* output,
                  ThreadPool* pool, Arena& arena) noexcept {
-  TARN_DCHECK(states.empty() || states.size() == config.layers.size());
+  TARN_DCHECK(states.empty() ||
+              states.size() == config.layers.size() + (config.embedding_lags.empty() ? 0 : 1));
   const int64_t count = batch.sequences.count;
   if (count == 0) return;
   const Call call{config, weights, batch, states, form, outputs, output};

@@ -12,6 +12,7 @@
 #include "base/checksum.h"
 #include "base/file.h"
 #include "model/decoder.h"
+#include "model/embedding.h"
 #include "model/parameters.h"
 #include "model/position.h"
 #include "model/safetensors.h"
@@ -77,6 +78,11 @@ class Assembler {
       TARN_ASSIGN(weights.position, next());
     } else if (config_.position == PositionKind::kSinusoidal) {
       weights.position = sinusoids();
+    }
+    for (size_t i = 0; i < config_.embedding_lags.size(); ++i) {
+      TARN_ASSIGN(Buffer<float> table, next());
+      bytes_ += table.size_bytes();
+      weights.lagged.push_back(std::move(table));
     }
     for (const LayerConfig& layer : config_.layers) {
       BlockWeights block;
@@ -183,6 +189,7 @@ struct Model::Impl {
     for (const LayerConfig& layer : config.layers) {
       state_specs.push_back(layer.mixer->state_specs(*layer.mixer_config));
     }
+    if (!config.embedding_lags.empty()) state_specs.push_back({input_history_spec(config)});
     return {};
   }
 };

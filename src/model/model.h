@@ -26,8 +26,8 @@ struct TokenBatch {
 /// Which rows' head outputs are wanted.
 enum class Outputs : uint8_t { kAllRows, kLastRowOfEach, kNone };
 
-/// Pointers to the state of every layer: layer l's tensors are
-/// tensors[l] (see mixers::StateRefs). Empty: whole sequences, nothing kept.
+/// Pointers to the state of every layer, in the order of Model::state_specs().
+/// Empty: whole sequences, nothing kept.
 using LayerStates = std::span<const mixers::StateRefs<float>>;
 
 /// A loaded model, weights packed. Immutable after construction; threads: safe to share.
@@ -53,7 +53,8 @@ class Model {
   uint64_t fingerprint() const;
   int64_t parameter_count() const;
   int64_t weight_bytes() const;  ///< memory of the packed weights
-  /// The state table of every layer, in order.
+  /// The state table of every layer, in order; with embedding_lags one more at the end, the
+  /// embedding's: the latest inputs, newest first.
   const std::vector<std::vector<mixers::StateSpec>>& state_specs() const;
 
   /// Runs the decoder. `output` receives head outputs [rows wanted, head.output_dim()].

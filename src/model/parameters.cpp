@@ -40,9 +40,9 @@ void add_linear(const std::string& name, int64_t out_dim, int64_t in_dim, Init b
 }
 
 /// Levels of an image are ordered, symbols of a text are not.
-Init token_start(const ModelConfig& config) {
+Init token_start(const ModelConfig& config, float scale) {
   const bool ordered = config.modality == Modality::kImage && config.head.classes > 1;
-  return {ordered ? Init::Kind::kOrdinal : Init::Kind::kNormal, config.embedding_scale,
+  return {ordered ? Init::Kind::kOrdinal : Init::Kind::kNormal, scale,
           ordered ? config.head.classes : 0};
 }
 
@@ -122,10 +122,19 @@ void fill_mixture_bias(const ParamSpec& spec, float* values) {
 std::vector<ParamSpec> parameter_table(const ModelConfig& config) {
   std::vector<ParamSpec> table;
   const int64_t dim = config.model_dim;
-  table.push_back({"embedding.token.weight", {config.vocabulary, dim}, token_start(config), false});
+  const auto add_token_table = [&](const std::string& name, float scale) {
+    table.push_back({name, {config.vocabulary, dim}, token_start(config, scale), false});
+  };
+  add_token_table("embedding.token.weight", config.embedding_scale);
   if (config.position == PositionKind::kLearned) {
     table.push_back(
         {"embedding.position.weight", {config.max_tokens, dim}, position_start(config), false});
+  }
+  // Together the earlier inputs start as loud as the newest.
+  const auto lags = static_cast<float>(config.embedding_lags.size());
+  for (const int64_t lag : config.embedding_lags) {
+    add_token_table("embedding.lag_" + std::to_string(lag) + ".weight",
+                    config.embedding_scale / std::sqrt(lags));
   }
   for (size_t i = 0; i < config.layers.size(); ++i) {
     const LayerConfig& layer = config.layers[i];

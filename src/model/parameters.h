@@ -10,6 +10,7 @@ namespace tarn::model {
 /// The model's parameters in file order: the single truth that training creates, the safetensors
 /// file stores and the runtime reads. Linear weights are [out, in]. Names:
 ///   embedding.token.weight [vocabulary, D]     embedding.position.weight [max_tokens, D] (learned)
+///   embedding.lag_L.weight [vocabulary, D] for every L of embedding_lags
 ///   layers.I.norm1.{weight,bias}  layers.I.mixer.<mixer's own>  layers.I.norm2.{weight,bias}
 ///   layers.I.mlp.up.{weight,bias} [hidden, D]  layers.I.mlp.down.{weight,bias} [D, hidden]
 ///   final_norm.{weight,bias} (when configured)  head.{weight,bias} [head_dim, D]

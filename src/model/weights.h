@@ -25,6 +25,7 @@ struct BlockWeights {
 struct DecoderWeights {
   Buffer<float> token;     // [vocabulary, D]
   Buffer<float> position;  // learned: [max_tokens, D]; sinusoidal: its first rows; or empty
+  std::vector<Buffer<float>> lagged;  // [vocabulary, D] each, in the order of embedding_lags
   std::vector<BlockWeights> blocks;
   NormWeights final_norm;
   kernels::PackedMatrix head;

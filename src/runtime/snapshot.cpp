@@ -1,5 +1,6 @@
 #include "runtime/snapshot.h"
 
+#include <cmath>
 #include <cstring>
 #include <span>
 #include <type_traits>
@@ -66,6 +67,21 @@ Status check_model(const ParsedSnapshot& parsed, const model::Model& model,
   return {};
 }
 
+/// Elements that index a table must be whole numbers within it.
+Status check_symbols(const SequenceState& state, size_t tensor, const std::string& where) {
+  const mixers::StateSpec& spec = *state.tensors()[tensor].spec;
+  if (spec.symbols == 0) return {};
+  const auto limit = static_cast<float>(spec.symbols);
+  for (int64_t i = 0; i < state.used_elements(tensor); ++i) {
+    const float value = state.data(tensor)[i];
+    if (value >= 0.0f && value < limit && value == std::floor(value)) continue;
+    return corrupt("has state \"" + spec.name + "\" with a value that is no whole number in [0, " +
+                       std::to_string(spec.symbols) + ")",
+                   where);
+  }
+  return {};
+}
+
 }  // namespace
 
 /// What snapshots need of a session beyond its public face.
@@ -91,6 +107,7 @@ struct SessionAccess {
     session.state_.set_position(info.position);
     for (size_t i = 0; i < parsed.tensors.size(); ++i) {
       copy(parsed.tensors[i], session.state_.data(i));
+      TARN_RETURN_IF_ERROR(check_symbols(session.state_, i, where));
     }
     return session;
   }

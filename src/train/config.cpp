@@ -11,7 +11,7 @@ namespace tarn::train {
 namespace {
 
 constexpr int64_t kMaxUpdates = int64_t{1} << 40;
-const std::vector<std::string> kOptimiserNames{"adamw", "radam"};
+const std::vector<std::string> kOptimiserNames{"adamw", "radam", "muon"};
 const std::vector<std::string> kScheduleNames{"constant", "step", "cosine"};
 const std::vector<std::string> kFloatNames{"f32", "bf16"};
 constexpr DType kFloats[] = {DType::kF32, DType::kBF16};
@@ -38,6 +38,11 @@ Result<OptimiserConfig> parse_optimiser(const Json& json, const std::string& whe
   }
   config.eps = reader.number("eps", 1e-30, 1.0, config.eps);
   config.weight_decay = reader.number("weight_decay", 0.0, 10.0, config.weight_decay);
+  if (config.kind == OptimiserKind::kMuon) {
+    config.matrix_learning_rate =
+        reader.number("matrix_learning_rate", 0.0, 10.0, config.matrix_learning_rate);
+    config.momentum = reader.number("momentum", 0.0, 0.9999, config.momentum);
+  }
   TARN_RETURN_IF_ERROR(reader.finish());
   return config;
 }
@@ -139,6 +144,10 @@ Json optimiser_json(const OptimiserConfig& config) {
   json.set("betas", Json::Array{config.beta1, config.beta2});
   json.set("eps", config.eps);
   json.set("weight_decay", config.weight_decay);
+  if (config.kind == OptimiserKind::kMuon) {
+    json.set("matrix_learning_rate", config.matrix_learning_rate);
+    json.set("momentum", config.momentum);
+  }
   return json;
 }
 

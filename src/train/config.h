@@ -12,16 +12,18 @@
 
 namespace tarn::train {
 
-enum class OptimiserKind : uint8_t { kAdamW, kRAdam };
+enum class OptimiserKind : uint8_t { kAdamW, kRAdam, kMuon };
 enum class ScheduleKind : uint8_t { kConstant, kStep, kCosine };
 
 struct OptimiserConfig {
   OptimiserKind kind = OptimiserKind::kAdamW;
-  double learning_rate = 1e-3;
+  double learning_rate = 1e-3;  ///< kMuon: of all but the layers' matrices
   double beta1 = 0.9;
   double beta2 = 0.95;
   double eps = 1e-8;
   double weight_decay = 0.01;  ///< decoupled; only parameters whose table row wants it
+  double matrix_learning_rate = 0.02;  ///< kMuon
+  double momentum = 0.95;              ///< kMuon
 };
 
 /// Learning rate as a factor of the optimiser's: linear warm-up, then the kind's shape. With a

@@ -2,6 +2,7 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/add.h>
+#include <ATen/ops/constant_pad_nd.h>
 #include <ATen/ops/embedding.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
@@ -12,6 +13,7 @@
 #include <ATen/ops/silu.h>
 #include <c10/core/GradMode.h>
 
+#include <algorithm>
 #include <memory>
 #include <span>
 
@@ -55,7 +57,8 @@ Decoder::Decoder(const model::ModelConfig& config, ParameterBuffers& parameters,
         at::from_blob(parameters.gradients.data() + entry.offset, entry.spec.shape);
     parameters_.push_back(std::move(leaf));
   }
-  size_t next = config.position == PositionKind::kLearned ? 2 : 1;
+  lagged_ = config.position == PositionKind::kLearned ? 2 : 1;
+  size_t next = lagged_ + config.embedding_lags.size();
   for (const model::LayerConfig& layer : config.layers) {
     LayerIndex index;
     index.norm1 = next;
@@ -70,11 +73,7 @@ Decoder::Decoder(const model::ModelConfig& config, ParameterBuffers& parameters,
   head_ = final_norm_ + (config.final_norm ? norm_parameters(config) : 0);
 }
 
-at::Tensor Decoder::embed(const Batch& batch) const {
-  // from_blob takes no const data; embedding only reads it.
-  const at::Tensor tokens = at::from_blob(const_cast<int32_t*>(batch.inputs.data()),
-                                          {batch.count, batch.length}, at::kInt);
-  const at::Tensor x = at::embedding(parameters_[0], tokens);
+at::Tensor Decoder::add_position(const at::Tensor& x, const Batch& batch) const {
   switch (config_.position) {
     case PositionKind::kNone: return x;
     case PositionKind::kLearned: return x + parameters_[1].narrow(0, 0, batch.length);
@@ -86,6 +85,20 @@ at::Tensor Decoder::embed(const Batch& batch) const {
                           table.mutable_data_ptr<float>() + t * config_.model_dim);
   }
   return x + table;
+}
+
+at::Tensor Decoder::embed(const Batch& batch) const {
+  // from_blob takes no const data; embedding only reads it.
+  const at::Tensor tokens = at::from_blob(const_cast<int32_t*>(batch.inputs.data()),
+                                          {batch.count, batch.length}, at::kInt);
+  at::Tensor x = add_position(at::embedding(parameters_[0], tokens), batch);
+  for (size_t i = 0; i < config_.embedding_lags.size(); ++i) {
+    const int64_t lag = std::min(config_.embedding_lags[i], batch.length);
+    const at::Tensor earlier =
+        at::constant_pad_nd(tokens.narrow(1, 0, batch.length - lag), {lag, 0}, config_.start_token);
+    x = x + at::embedding(parameters_[lagged_ + i], earlier);
+  }
+  return x;
 }
 
 at::Tensor Decoder::norm(const at::Tensor& x, size_t first) const {

@@ -32,6 +32,7 @@ class Decoder {
   double evaluate(const Batch& batch) const;
 
  private:
+  at::Tensor add_position(const at::Tensor& x, const Batch& batch) const;
   at::Tensor embed(const Batch& batch) const;
   at::Tensor norm(const at::Tensor& x, size_t first) const;
   at::Tensor mlp(const at::Tensor& x, const model::LayerConfig& layer, size_t first) const;
@@ -45,6 +46,7 @@ class Decoder {
     size_t norm1, mixer, mixer_count, norm2, mlp;
   };
   std::vector<LayerIndex> layers_;
+  size_t lagged_ = 0;  ///< first table of embedding_lags
   size_t final_norm_ = 0;
   size_t head_ = 0;
 };

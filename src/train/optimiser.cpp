@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "train/muon.h"
+
 namespace tarn::train {
 namespace {
 
@@ -56,21 +58,28 @@ void update_range(const Constants& c, float keep, int64_t size, const float* gra
 
 }  // namespace
 
-Optimiser::Optimiser(const OptimiserConfig& config, const ParameterBuffers& parameters)
+Optimiser::Optimiser(const OptimiserConfig& config, const ParameterBuffers& parameters,
+                     DType precision)
     : config_(config),
+      precision_(precision),
       first_moment_(Buffer<float>::filled(parameters.values.size(), 0.0f)),
       second_moment_(Buffer<float>::filled(parameters.values.size(), 0.0f)) {}
 
-void Optimiser::update(double learning_rate, double gradient_scale, ParameterBuffers& parameters,
+void Optimiser::update(double factor, double gradient_scale, ParameterBuffers& parameters,
                        ThreadPool* pool) {
   ++updates_;
+  const bool is_muon = config_.kind == OptimiserKind::kMuon;
+  if (is_muon) {
+    muon_update(config_, factor, gradient_scale, precision_, parameters, first_moment_, pool);
+  }
+  const double learning_rate = config_.learning_rate * factor;
   const Constants constants = constants_at(config_, learning_rate, gradient_scale, updates_);
   const auto decayed = static_cast<float>(1.0 - learning_rate * config_.weight_decay);
   parallel_for(pool, parameters.values.size(), [&](int64_t begin, int64_t end, int) {
     for (const ParameterBuffers::Entry& entry : parameters.entries) {
       const int64_t first = std::max(begin, entry.offset);
       const int64_t last = std::min(end, entry.offset + entry.size);
-      if (first >= last) continue;
+      if (first >= last || (is_muon && is_muon_matrix(entry.spec))) continue;
       update_range(constants, entry.spec.weight_decay ? decayed : 1.0f, last - first,
                    parameters.gradients.data() + first, first_moment_.data() + first,
                    second_moment_.data() + first, parameters.values.data() + first);

@@ -48,7 +48,7 @@ class Trainer {
         training_data_(std::move(training_data)),
         valid_data_(std::move(valid_data)),
         parameters_(create_parameters(config.model, config.training.seed)),
-        optimiser_(config.training.optimiser, parameters_),
+        optimiser_(config.training.optimiser, parameters_, config.training.precision),
         batches_(training_data_, config.training.batch_size, config.model.start_token,
                  config.training.seed),
         valid_batches_(valid_data_, config.training.batch_size, config.model.start_token, 0),
@@ -134,11 +134,10 @@ Status Trainer::update() {
   const double scale = 1.0 / static_cast<double>(std::max<int64_t>(1, batch.counted));
   const double nats = decoder_.forward_backward(batch, scale, training.output_gradient_limit);
   const double norm = global_norm(parameters_.gradients, pool_);
-  const double rate = training.optimiser.learning_rate *
-                      schedule_factor(training.schedule, progress_.update, training.updates);
+  const double factor = schedule_factor(training.schedule, progress_.update, training.updates);
   if (std::isfinite(nats) && std::isfinite(norm)) {
     const bool is_clipped = training.gradient_clip > 0.0 && norm > training.gradient_clip;
-    optimiser_.update(rate, is_clipped ? training.gradient_clip / norm : 1.0, parameters_, pool_);
+    optimiser_.update(factor, is_clipped ? training.gradient_clip / norm : 1.0, parameters_, pool_);
     if (average_.size() > 0) {
       // A young mean forgets faster, so that it does not remember the random start.
       const auto done = static_cast<double>(progress_.update);

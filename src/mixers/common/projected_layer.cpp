@@ -51,7 +51,9 @@ std::vector<ParamSpec> projected_layer_params(const OpShape& shape, int64_t mode
   const auto uniform = [](int64_t fan_in) {
     return Init{Init::Kind::kUniform, 1.0f / std::sqrt(static_cast<float>(fan_in)), 0};
   };
-  return {{"in.weight", {in_width, model_dim}, uniform(model_dim), true},
+  std::vector<int64_t> input_rows;
+  for (const OpInput& input : shape.inputs) input_rows.push_back(input.heads * input.dim);
+  return {{"in.weight", {in_width, model_dim}, uniform(model_dim), true, std::move(input_rows)},
           {"in.bias", {in_width}, Init{}, false},
           {"out.weight", {model_dim, out_width}, uniform(out_width), true},
           {"out.bias", {model_dim}, Init{}, false}};

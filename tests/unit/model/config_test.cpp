@@ -36,6 +36,7 @@ TEST(ModelConfig, ReadsEveryField) {
   json.set("vocabulary", 257);
   json.set("start_token", 256);
   json.set("position", json_of(R"({"kind": "learned", "grid_width": 4})"));
+  json.set("embedding_lags", json_of("[1, 4, 65536]"));
   json.set("norm", json_of(R"({"kind":"rms_norm","placement":"pre","eps":1e-6,"final":false})"));
   json.set("head", json_of(R"({"kind":"discretised_logistic_mixture","components":3})"));
   const ModelConfig config = config_of(json);
@@ -50,6 +51,7 @@ TEST(ModelConfig, ReadsEveryField) {
   EXPECT_EQ(config.position, PositionKind::kLearned);
   EXPECT_EQ(config.position_period, 4);
   EXPECT_EQ(config.embedding_scale, 0.5f);
+  EXPECT_EQ(config.embedding_lags, (std::vector<int64_t>{1, 4, 65536}));
   EXPECT_EQ(config.norm, NormKind::kRmsNorm);
   EXPECT_EQ(config.placement, NormPlacement::kPre);
   EXPECT_EQ(config.norm_eps, 1e-6f);
@@ -124,6 +126,19 @@ TEST(ModelConfig, ErrorsNameTheKey) {
       {"position", "{\"kind\":\"none\",\"grid_width\":4}",
        "position.grid_width: is only for learned positions"},
       {"position", "3", "position: must be an object, got 3"},
+      {"embedding_lags", "[]",
+       "embedding_lags: must be a list of increasing whole numbers from 1 to 65536, got \"[]\""},
+      {"embedding_lags", "[2,2]",
+       "embedding_lags: must be a list of increasing whole numbers from 1 to 65536, got \"[2,2]\""},
+      {"embedding_lags", "[0]",
+       "embedding_lags: must be a list of increasing whole numbers from 1 to 65536, got \"[0]\""},
+      {"embedding_lags", "[1.5]",
+       "embedding_lags: must be a list of increasing whole numbers from 1 to 65536, got \"[1.5]\""},
+      {"embedding_lags", "[65537]",
+       "embedding_lags: must be a list of increasing whole numbers from 1 to 65536, got "
+       "\"[65537]\""},
+      {"embedding_lags", "3",
+       "embedding_lags: must be a list of increasing whole numbers from 1 to 65536, got \"3\""},
       {"embedding_scale", "-1", "embedding_scale: must be a number from 0 to 1000, got -1"},
       {"norm", "{\"kind\":\"layer_norm\",\"placement\":\"post\",\"eps\":0}",
        "norm.eps: must be a number from 1e-12 to 1, got 0"},
@@ -138,7 +153,8 @@ TEST(ModelConfig, ErrorsNameTheKey) {
        "head.components: must be an integer from 1 to 1024, got 0"},
       {"colour", "1",
        "unknown key \"colour\"; known keys: format, format_version, modality, image, vocabulary, "
-       "start_token, model_dim, max_tokens, position, embedding_scale, norm, layers, head"},
+       "start_token, model_dim, max_tokens, position, embedding_lags, embedding_scale, norm, layers, "
+       "head"},
   };
   for (const Case& c : cases) {
     EXPECT_EQ(error_with(c.key, c.value), std::string("config.json: ") + c.error) << c.key;

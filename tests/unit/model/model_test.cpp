@@ -134,8 +134,17 @@ std::vector<Json> causal_configs() {
   return configs;
 }
 
+/// These and the first of them with embedding lags, near and far.
+std::vector<Json> causal_configs_and_lags() {
+  std::vector<Json> configs = causal_configs();
+  Json json = configs[0];
+  json.set("embedding_lags", Json::Array{1, 3, 20});
+  configs.push_back(json);
+  return configs;
+}
+
 TEST(Model, StepsAndPiecesAgreeWithTheWholeSequence) {
-  for (const Json& json : causal_configs()) {
+  for (const Json& json : causal_configs_and_lags()) {
     const auto model = random_model(json);
     const size_t width = static_cast<size_t>(model->config().head.output_dim());
     const std::vector<int32_t> tokens = random_tokens(30, 2);
@@ -162,7 +171,7 @@ TEST(Model, StepsAndPiecesAgreeWithTheWholeSequence) {
 }
 
 TEST(Model, BitsDoNotDependOnBatchMatesThreadsOrGroups) {
-  for (const Json& json : causal_configs()) {
+  for (const Json& json : causal_configs_and_lags()) {
     const auto model = random_model(json);
     const size_t width = static_cast<size_t>(model->config().head.output_dim());
     Batch batch;
@@ -194,7 +203,7 @@ TEST(Model, BitsDoNotDependOnBatchMatesThreadsOrGroups) {
 }
 
 TEST(Model, BitsOfStepsDoNotDependOnLongerBatchMates) {
-  for (const Json& json : causal_configs()) {
+  for (const Json& json : causal_configs_and_lags()) {
     const auto model = random_model(json);
     const size_t width = static_cast<size_t>(model->config().head.output_dim());
     const States alone(*model, 1, 40);
@@ -303,6 +312,7 @@ TEST_F(ModelFolderTest, AgreesWithTheDefinitionInDoublePrecision) {
         for (const bool final_norm : {true, false}) {
           Json json = small_config();
           json.set("position", Json::Object{{"kind", position}});
+          if (final_norm) json.set("embedding_lags", Json::Array{1, 6, 50});
           json.set("norm",
                    Json::Object{{"kind", norm}, {"placement", placement}, {"final", final_norm}});
           if (!final_norm) {

@@ -41,6 +41,12 @@ class ReferenceDecoder {
           value += at("embedding.position.weight")[t * dim + c];
         }
         if (config_.position == PositionKind::kSinusoidal) value += double{sinusoid[c]};
+        for (const int64_t lag : config_.embedding_lags) {
+          const auto back = static_cast<size_t>(lag);
+          const int64_t input = back <= t ? tokens[t - back] : config_.start_token;
+          value += at("embedding.lag_" + std::to_string(lag) +
+                      ".weight")[static_cast<size_t>(input) * dim + c];
+        }
         x.push_back(value);
       }
     }

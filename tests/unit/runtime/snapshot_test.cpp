@@ -247,6 +247,19 @@ TEST(Snapshot, ForgedFieldsAreRefusedWithoutAllocating) {
   EXPECT_LT(after.ru_maxrss - before.ru_maxrss, 64 * 1024);  // KiB
 }
 
+TEST(Snapshot, StateThatIndexesATableIsChecked) {
+  const auto model = tiny_model(causal_stacks(true).back().layers);
+  const Session session = started(model, 2);
+  ASSERT_EQ(session.state().tensors().back().spec->symbols, 12);
+  const std::string bytes = encode_snapshot(session, kSampler);
+  const size_t last = bytes.size() - sizeof(float);
+  EXPECT_EQ(error_of(forge(bytes, last, 11.0f), model), "");
+  for (const float value : {12.0f, -1.0f, 0.5f, std::nanf(""), 1e30f, -INFINITY}) {
+    EXPECT_EQ(error_of(forge(bytes, last, value), model),
+              "file: has state \"input_history\" with a value that is no whole number in [0, 12)");
+  }
+}
+
 TEST(Snapshot, TokensThatWaitMustBeThere) {
   // A session that drops its tokens keeps the one that waits. Without it the next step would read
   // a token that is nowhere; lengths and checksums are made to agree.

@@ -43,7 +43,7 @@ inline std::shared_ptr<const model::Model> tiny_model(const std::vector<Json>& m
   auto head = parse_json(options.head, "head");
   TARN_CHECK(head.ok());
   const bool limited = options.max_tokens > 0;
-  const Json json =
+  Json json =
       Json::Object{{"format", "tarn-model"},
                    {"format_version", 1},
                    {"modality", "tokens"},
@@ -56,6 +56,7 @@ inline std::shared_ptr<const model::Model> tiny_model(const std::vector<Json>& m
                    {"norm", Json::Object{{"kind", "layer_norm"}, {"placement", "post"}}},
                    {"layers", layers},
                    {"head", *head}};
+  if (limited) json.set("embedding_lags", Json::Array{1, 4});
   auto config = model::parse_model_config(json, "tiny");
   TARN_CHECK(config.ok());
   return model::Model::random(*config, options.seed, {});

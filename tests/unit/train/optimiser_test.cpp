@@ -73,7 +73,7 @@ TEST_P(OptimiserTest, FollowsTheAlgorithmInDouble) {
                                              0.5 * static_cast<double>(parameters.gradients[i]), t);
       }
     }
-    optimiser.update(config.learning_rate, 0.5, parameters, nullptr);
+    optimiser.update(1.0, 0.5, parameters, nullptr);
   }
   // Each update rounds a handful of operations on values of order 1.
   const double tolerance = 16.0 * kUpdates * std::numeric_limits<float>::epsilon();
@@ -92,7 +92,7 @@ TEST(Optimiser, BitsDoNotDependOnThreads) {
     ParameterBuffers parameters = two_parameters();
     Optimiser optimiser(OptimiserConfig{}, parameters);
     for (int64_t i = 0; i < 32; ++i) parameters.gradients[i] = 0.1f * static_cast<float>(i % 5);
-    for (int t = 0; t < 3; ++t) optimiser.update(0.01, 1.0, parameters, &pool);
+    for (int t = 0; t < 3; ++t) optimiser.update(1.0, 1.0, parameters, &pool);
     const std::vector<float> bits(parameters.values.span().begin(), parameters.values.span().end());
     if (first.empty()) first = bits;
     EXPECT_EQ(bits, first);
