@@ -38,6 +38,7 @@ struct BackwardCall {
   StatePointers<const float> dfinal;
   const StateUpdateGradients& gradients;
   int64_t chunk;
+  int64_t group;  ///< most heads that take turns
   void (*run)(const BackwardCall& call, int64_t begin, int64_t end, float* memory);
   int64_t scratch_size = 0;
   float* scratch = nullptr;
@@ -65,9 +66,9 @@ struct BackwardScratch {
     dphi = space.take(call.chunk * features);
     value = space.take(call.chunk * stride);
     dnum = space.take(call.chunk * stride);
-    r = space.take(features * call.problem.value_dim);
-    prefix = space.take(extended * features);
-    suffix = space.take(extended * features);
+    r = space.take(call.group * features * call.problem.value_dim);
+    prefix = space.take(call.group * extended * features);
+    suffix = space.take(call.group * extended * features);
   }
   Scratch space;
   Heads<const float> inputs[5];
@@ -77,9 +78,9 @@ struct BackwardScratch {
   float* dphi;    // [chunk, F]
   float* value;   // [chunk, V + 1]: [v | 1]
   float* dnum;    // [chunk, V + 1]: [dnum | dden]
-  float* r;       // [F, V]: R
-  float* prefix;  // [V + 1, F]: Sᵀ over z
-  float* suffix;  // [V + 1, F]: Rᵀ over w
+  float* r;       // [group, F, V]: R
+  float* prefix;  // [group, V + 1, F]: Sᵀ over z
+  float* suffix;  // [group, V + 1, F]: Rᵀ over w
 };
 
 }  // namespace
@@ -96,7 +97,11 @@ struct BackwardHead {
   const BackwardScratch& scratch;
   int64_t sequence;
   int64_t head;
+  int64_t slot;  ///< of its states in the scratch
 
+  float* r() const { return scratch.r + slot * features() * value_dim(); }
+  float* prefix() const { return scratch.prefix + slot * extended() * features(); }
+  float* suffix() const { return scratch.suffix + slot * extended() * features(); }
   const FeatureMap& map() const { return call.problem.feature_map; }
   int64_t features() const { return call.problem.feature_map.feature_dim; }
   int64_t value_dim() const { return call.problem.value_dim; }
@@ -138,12 +143,12 @@ struct BackwardHead {
       }
     }
   }
-  /// What a pass reads in the chunk that starts at row `first`, which may lie outside.
-  HWY_INLINE RowsAhead rows_ahead(int64_t first) const {
+  /// What a pass reads of head `of` in the chunk that starts at row `first`, which may lie outside.
+  HWY_INLINE RowsAhead rows_ahead(int64_t first, int64_t of) const {
     return {.tensors = scratch.inputs,
             .widths = scratch.widths,
             .count = call.problem.normalise ? 5 : 4,
-            .head = head,
+            .head = of,
             .first = first,
             .begin = first_row(),
             .end = first_row() + length()};
@@ -181,11 +186,11 @@ struct BackwardHead {
     const int64_t F = features();
     const int64_t V = value_dim();
     const StatePointers<float>& to = call.gradients.dinitial;
-    if (to.s != nullptr) copy(scratch.r, to.s[sequence] + head * F * V, F * V);
+    if (to.s != nullptr) copy(r(), to.s[sequence] + head * F * V, F * V);
     if (to.z != nullptr) {
       float* dz = to.z[sequence] + head * F;
       if (call.problem.normalise) {
-        copy(scratch.suffix + V * F, dz, F);
+        copy(suffix() + V * F, dz, F);
       } else {
         zero(dz, F);
       }
@@ -193,86 +198,105 @@ struct BackwardHead {
   }
 };
 
-HWY_INLINE void causal_prefix_pass(const BackwardHead& h) {
+HWY_INLINE void causal_prefix_chunk(const BackwardHead& h, int64_t chunk, const RowsAhead& ahead) {
   const BackwardScratch& scratch = h.scratch;
   const int64_t F = h.features();
-  h.load_state(h.call.initial, scratch.prefix, nullptr);
-  for (int64_t chunk = 0; chunk < h.num_chunks(); ++chunk) {
-    const int64_t row = h.chunk_row(chunk);
-    const int64_t tokens = h.chunk_length(chunk);
-    h.map_queries(row, tokens);
-    h.map_keys(row, tokens);
-    h.extend_values(row, tokens);
-    h.differentiate_quotient(row, tokens);
-    const Scan chunk_scan{.rows = h.extended(),
-                          .columns = F,
-                          .write = scratch.value,
-                          .write_stride = h.stride(),
-                          .value = scratch.phi_k,
-                          .value_stride = F,
-                          .read = scratch.dnum,
-                          .read_stride = h.stride(),
-                          .state = scratch.prefix,
-                          .state_stride = F,
-                          .out = scratch.dphi,
-                          .out_stride = F};
-    scan_and_prefetch(chunk_scan, tokens, h.rows_ahead(row + h.call.chunk));
-    h.write_dq(row, tokens);
-  }
+  const int64_t row = h.chunk_row(chunk);
+  const int64_t tokens = h.chunk_length(chunk);
+  h.map_queries(row, tokens);
+  h.map_keys(row, tokens);
+  h.extend_values(row, tokens);
+  h.differentiate_quotient(row, tokens);
+  const Scan chunk_scan{.rows = h.extended(),
+                        .columns = F,
+                        .write = scratch.value,
+                        .write_stride = h.stride(),
+                        .value = scratch.phi_k,
+                        .value_stride = F,
+                        .read = scratch.dnum,
+                        .read_stride = h.stride(),
+                        .state = h.prefix(),
+                        .state_stride = F,
+                        .out = scratch.dphi,
+                        .out_stride = F};
+  scan_and_prefetch(chunk_scan, tokens, ahead);
+  h.write_dq(row, tokens);
 }
 
-HWY_INLINE void causal_suffix_pass(const BackwardHead& h) {
+HWY_INLINE void causal_suffix_chunk(const BackwardHead& h, int64_t chunk, const RowsAhead& ahead) {
   const BackwardScratch& scratch = h.scratch;
   const Heads<float>& dv = h.call.gradients.dv;
   const int64_t F = h.features();
   const int64_t stride = h.stride();
-  h.load_state(h.call.dfinal, scratch.suffix, scratch.r);
-  for (int64_t chunk = h.num_chunks() - 1; chunk >= 0; --chunk) {
-    const int64_t row = h.chunk_row(chunk);
-    const int64_t tokens = h.chunk_length(chunk);
-    const int64_t last = tokens - 1;
-    h.map_queries(row, tokens);
-    h.map_keys(row, tokens);
-    h.extend_values(row, tokens);
-    h.differentiate_quotient(row, tokens);
-    const Scan value_scan{.rows = F,
-                          .columns = h.value_dim(),
-                          .write = scratch.phi_q + last * F,
-                          .write_stride = -F,
-                          .value = scratch.dnum + last * stride,
-                          .value_stride = -stride,
-                          .read = scratch.phi_k + last * F,
-                          .read_stride = -F,
-                          .state = scratch.r,
-                          .state_stride = h.value_dim(),
-                          .out = dv.at(row + last, h.head),
-                          .out_stride = -dv.row_stride};
-    scan_and_prefetch(value_scan, tokens, h.rows_ahead(row - h.call.chunk));
-    scan({.rows = h.extended(),
-          .columns = F,
-          .write = scratch.dnum + last * stride,
-          .write_stride = -stride,
-          .value = scratch.phi_q + last * F,
-          .value_stride = -F,
-          .read = scratch.value + last * stride,
-          .read_stride = -stride,
-          .state = scratch.suffix,
-          .state_stride = F,
-          .out = scratch.dphi + last * F,
-          .out_stride = -F},
-         tokens);
-    h.write_dk(row, tokens);
-  }
-  h.store_initial_gradient();
+  const int64_t row = h.chunk_row(chunk);
+  const int64_t tokens = h.chunk_length(chunk);
+  const int64_t last = tokens - 1;
+  h.map_queries(row, tokens);
+  h.map_keys(row, tokens);
+  h.extend_values(row, tokens);
+  h.differentiate_quotient(row, tokens);
+  const Scan value_scan{.rows = F,
+                        .columns = h.value_dim(),
+                        .write = scratch.phi_q + last * F,
+                        .write_stride = -F,
+                        .value = scratch.dnum + last * stride,
+                        .value_stride = -stride,
+                        .read = scratch.phi_k + last * F,
+                        .read_stride = -F,
+                        .state = h.r(),
+                        .state_stride = h.value_dim(),
+                        .out = dv.at(row + last, h.head),
+                        .out_stride = -dv.row_stride};
+  scan_and_prefetch(value_scan, tokens, ahead);
+  scan({.rows = h.extended(),
+        .columns = F,
+        .write = scratch.dnum + last * stride,
+        .write_stride = -stride,
+        .value = scratch.phi_q + last * F,
+        .value_stride = -F,
+        .read = scratch.value + last * stride,
+        .read_stride = -stride,
+        .state = h.suffix(),
+        .state_stride = F,
+        .out = scratch.dphi + last * F,
+        .out_stride = -F},
+       tokens);
+  h.write_dk(row, tokens);
 }
 
 void causal_backward_items(const BackwardCall& call, int64_t begin, int64_t end, float* memory) {
   const BackwardScratch scratch(call, memory);
-  for (int64_t item = begin; item < end; ++item) {
-    const BackwardHead h{call, scratch, item / call.problem.num_heads,
-                         item % call.problem.num_heads};
-    causal_prefix_pass(h);
-    causal_suffix_pass(h);
+  while (begin < end) {
+    const HeadGroup group = HeadGroup::at(call.problem, begin, end, call.group);
+    begin += group.count;
+    const auto head = [&](int64_t i) {
+      return BackwardHead{call, scratch, group.sequence, group.first + i, i};
+    };
+    const int64_t chunks = head(0).num_chunks();
+    for (int64_t i = 0; i < group.count; ++i) {
+      head(i).load_state(call.initial, head(i).prefix(), nullptr);
+      head(i).load_state(call.dfinal, head(i).suffix(), head(i).r());
+    }
+    // The heads take turns: after the last one the first reads on, in the pass's direction.
+    for (int64_t chunk = 0; chunk < chunks; ++chunk) {
+      for (int64_t i = 0; i < group.count; ++i) {
+        const bool same_rows = i + 1 < group.count;
+        const BackwardHead h = head(i);
+        causal_prefix_chunk(h, chunk,
+                            h.rows_ahead(h.chunk_row(same_rows ? chunk : chunk + 1),
+                                         group.first + (same_rows ? i + 1 : 0)));
+      }
+    }
+    for (int64_t chunk = chunks - 1; chunk >= 0; --chunk) {
+      for (int64_t i = 0; i < group.count; ++i) {
+        const bool same_rows = i + 1 < group.count;
+        const BackwardHead h = head(i);
+        causal_suffix_chunk(h, chunk,
+                            h.rows_ahead(h.chunk_row(same_rows ? chunk : chunk - 1),
+                                         group.first + (same_rows ? i + 1 : 0)));
+      }
+    }
+    for (int64_t i = 0; i < group.count; ++i) head(i).store_initial_gradient();
   }
 }
 
@@ -281,7 +305,7 @@ void full_backward_items(const BackwardCall& call, int64_t begin, int64_t end, f
   const Heads<float>& dv = call.gradients.dv;
   for (int64_t item = begin; item < end; ++item) {
     const BackwardHead h{call, scratch, item / call.problem.num_heads,
-                         item % call.problem.num_heads};
+                         item % call.problem.num_heads, 0};
     const int64_t F = h.features();
     const int64_t V = h.value_dim();
     const int64_t E = h.extended();
@@ -355,7 +379,10 @@ void causal_backward(const StateUpdateProblem& problem, Heads<const float> q, He
                     dfinal,
                     gradients,
                     chunk_tokens(problem),
+                    0,
                     HWY_DYNAMIC_DISPATCH(causal_backward_items)};
+  call.group = heads_in_turn(
+      problem, problem.feature_map.feature_dim * (2 * call.extended_dim() + problem.value_dim));
   run_backward(call, arena);
 }
 
@@ -374,6 +401,7 @@ void full_backward(const StateUpdateProblem& problem, Heads<const float> q, Head
                     {},
                     gradients,
                     chunk_tokens(problem),
+                    1,
                     HWY_DYNAMIC_DISPATCH(full_backward_items)};
   run_backward(call, arena);
 }

@@ -28,6 +28,7 @@ struct ForwardCall {
   Heads<float> out;
   float* denominator;
   int64_t chunk;
+  int64_t group;  ///< most heads that take turns
   void (*run)(const ForwardCall& call, int64_t begin, int64_t end, float* memory);
   int64_t scratch_size = 0;
   float* scratch = nullptr;
@@ -41,15 +42,15 @@ struct ForwardScratch {
     phi_q = space.take(call.chunk * features);
     phi_k = space.take(call.chunk * features);
     inverse = space.take(call.chunk);
-    s = space.take(features * call.problem.value_dim);
-    z = space.take(features);
+    s = space.take(call.group * features * call.problem.value_dim);
+    z = space.take(call.group * features);
   }
   Scratch space;
   float* phi_q;    // [chunk, F]
   float* phi_k;    // [chunk, F]
   float* inverse;  // [chunk]: 1 / denominator
-  float* s;        // [F, V], when the caller keeps no state
-  float* z;        // [F]
+  float* s;        // [group, F, V], when the caller keeps no state
+  float* z;        // [group, F]
 };
 
 }  // namespace
@@ -60,63 +61,79 @@ HWY_BEFORE_NAMESPACE();
 namespace tarn::kernels {
 namespace HWY_NAMESPACE {
 
-/// The state of one (sequence, head) to work on: the caller's, or zeroed scratch.
-HWY_INLINE float* state_or_zeros(float* const* state, int64_t sequence, int64_t offset,
-                                 float* scratch, int64_t size) {
-  if (state != nullptr) return state[sequence] + offset;
-  zero(scratch, size);
+/// The states of a group's heads to work on: the caller's, or zeroed scratch.
+HWY_INLINE float* states_or_zeros(float* const* state, const HeadGroup& group, int64_t size,
+                                  float* scratch) {
+  if (state != nullptr) return state[group.sequence] + group.first * size;
+  zero(scratch, group.count * size);
   return scratch;
 }
 
-void causal_forward_items(const ForwardCall& call, int64_t begin, int64_t end, float* memory) {
+/// Rows [row, row + tokens) of one head.
+HWY_INLINE void causal_forward_chunk(const ForwardCall& call, const ForwardScratch& scratch,
+                                     int64_t row, int64_t tokens, int64_t head, float* s, float* z,
+                                     const RowsAhead& ahead) {
   const StateUpdateProblem& problem = call.problem;
   const FeatureMap& map = problem.feature_map;
   const int64_t F = map.feature_dim;
   const int64_t V = problem.value_dim;
-  const int64_t H = problem.num_heads;
+  map.forward(map, tokens, call.q.at(row, head), call.q.row_stride, scratch.phi_q);
+  map.forward(map, tokens, call.k.at(row, head), call.k.row_stride, scratch.phi_k);
+  if (problem.normalise) {
+    for (int64_t t = 0; t < tokens; ++t) {
+      add_row(scratch.phi_k + t * F, z, F);
+      const float denominator = dot(scratch.phi_q + t * F, z, F) + problem.eps;
+      scratch.inverse[t] = 1.0f / denominator;
+      if (call.denominator != nullptr) {
+        call.denominator[(row + t) * problem.num_heads + head] = denominator;
+      }
+    }
+  }
+  const Scan chunk{.rows = F,
+                   .columns = V,
+                   .write = scratch.phi_k,
+                   .write_stride = F,
+                   .value = call.v.at(row, head),
+                   .value_stride = call.v.row_stride,
+                   .read = scratch.phi_q,
+                   .read_stride = F,
+                   .state = s,
+                   .state_stride = V,
+                   .out = call.out.at(row, head),
+                   .out_stride = call.out.row_stride,
+                   .scale = problem.normalise ? scratch.inverse : nullptr,
+                   .scale_stride = 1};
+  scan_and_prefetch(chunk, tokens, ahead);
+}
+
+void causal_forward_items(const ForwardCall& call, int64_t begin, int64_t end, float* memory) {
+  const StateUpdateProblem& problem = call.problem;
+  const int64_t F = problem.feature_map.feature_dim;
+  const int64_t V = problem.value_dim;
   const ForwardScratch scratch(call, memory);
   const Heads<const float> inputs[] = {call.q, call.k, call.v};
   const int64_t widths[] = {problem.key_dim, problem.key_dim, V};
-  for (int64_t item = begin; item < end; ++item) {
-    const int64_t sequence = item / H;
-    const int64_t head = item % H;
-    float* s = state_or_zeros(call.state.s, sequence, head * F * V, scratch.s, F * V);
-    float* z = state_or_zeros(call.state.z, sequence, head * F, scratch.z, F);
-    const int64_t last = problem.sequences.begin[sequence] + problem.sequences.length[sequence];
-    for (int64_t row = problem.sequences.begin[sequence]; row < last; row += call.chunk) {
+  while (begin < end) {
+    const HeadGroup group = HeadGroup::at(problem, begin, end, call.group);
+    begin += group.count;
+    float* s = states_or_zeros(call.state.s, group, F * V, scratch.s);
+    float* z = states_or_zeros(call.state.z, group, F, scratch.z);
+    const int64_t first = problem.sequences.begin[group.sequence];
+    const int64_t last = first + problem.sequences.length[group.sequence];
+    for (int64_t row = first; row < last; row += call.chunk) {
       const int64_t tokens = std::min(call.chunk, last - row);
-      map.forward(map, tokens, call.q.at(row, head), call.q.row_stride, scratch.phi_q);
-      map.forward(map, tokens, call.k.at(row, head), call.k.row_stride, scratch.phi_k);
-      if (problem.normalise) {
-        for (int64_t t = 0; t < tokens; ++t) {
-          add_row(scratch.phi_k + t * F, z, F);
-          const float denominator = dot(scratch.phi_q + t * F, z, F) + problem.eps;
-          scratch.inverse[t] = 1.0f / denominator;
-          if (call.denominator != nullptr) call.denominator[(row + t) * H + head] = denominator;
-        }
+      for (int64_t i = 0; i < group.count; ++i) {
+        const bool same_rows = i + 1 < group.count;
+        const RowsAhead ahead{.tensors = inputs,
+                              .widths = widths,
+                              .count = 3,
+                              .head = group.first + (same_rows ? i + 1 : 0),
+                              .first = same_rows ? row : row + call.chunk,
+                              .begin = row,
+                              .end = last};
+        causal_forward_chunk(call, scratch, row, tokens, group.first + i, s + i * F * V, z + i * F,
+                             ahead);
       }
-      const Scan chunk{.rows = F,
-                       .columns = V,
-                       .write = scratch.phi_k,
-                       .write_stride = F,
-                       .value = call.v.at(row, head),
-                       .value_stride = call.v.row_stride,
-                       .read = scratch.phi_q,
-                       .read_stride = F,
-                       .state = s,
-                       .state_stride = V,
-                       .out = call.out.at(row, head),
-                       .out_stride = call.out.row_stride,
-                       .scale = problem.normalise ? scratch.inverse : nullptr,
-                       .scale_stride = 1};
-      scan_and_prefetch(chunk, tokens,
-                        {.tensors = inputs,
-                         .widths = widths,
-                         .count = 3,
-                         .head = head,
-                         .first = row + call.chunk,
-                         .begin = row,
-                         .end = last});
     }
   }
 }
@@ -221,6 +238,7 @@ void causal_forward(const StateUpdateProblem& problem, Heads<const float> q, Hea
                    out,
                    denominator,
                    chunk_tokens(problem),
+                   heads_in_turn(problem, problem.feature_map.feature_dim * problem.value_dim),
                    HWY_DYNAMIC_DISPATCH(causal_forward_items)};
   call.scratch_size = ForwardScratch(call, nullptr).space.used();
   for_each_head(problem, problem.sequences.count * problem.num_heads, call, arena);
@@ -237,6 +255,7 @@ void full_forward(const StateUpdateProblem& problem, Heads<const float> q, Heads
                    out,
                    denominator,
                    chunk_tokens(problem),
+                   1,
                    HWY_DYNAMIC_DISPATCH(full_forward_items)};
   call.scratch_size = ForwardScratch(call, nullptr).space.used();
   for_each_head(problem, problem.sequences.count * problem.num_heads, call, arena);
@@ -246,7 +265,7 @@ void state_update_step(const StateUpdateProblem& problem, Heads<const float> q,
                        Heads<const float> k, Heads<const float> v, StatePointers<float> state,
                        Heads<float> out, Arena& arena) noexcept {
   ForwardCall call{
-      problem, q, k, v, state, out, nullptr, problem.num_heads, HWY_DYNAMIC_DISPATCH(step_items)};
+      problem, q, k, v, state, out, nullptr, problem.num_heads, 1, HWY_DYNAMIC_DISPATCH(step_items)};
   call.scratch_size = ForwardScratch(call, nullptr).space.used();
   const int64_t work = problem.sequences.count * problem.num_heads *
                        problem.feature_map.feature_dim * problem.value_dim;

@@ -45,6 +45,28 @@ inline int64_t chunk_tokens(const StateUpdateProblem& problem) {
   return std::min({tokens, longest, kMost});
 }
 
+/// Heads of one sequence that take turns chunk by chunk, so that memory is read in long runs: the
+/// rows of one head alone lie far apart. As many as keep their states, `floats_per_head` each, in
+/// the second-level cache.
+inline int64_t heads_in_turn(const StateUpdateProblem& problem, int64_t floats_per_head) {
+  constexpr int64_t kFloats = int64_t{1} << 17;
+  return std::clamp<int64_t>(kFloats / std::max<int64_t>(1, floats_per_head), 1,
+                             std::max<int64_t>(1, problem.num_heads));
+}
+
+/// Neighbouring heads of one sequence.
+struct HeadGroup {
+  int64_t sequence = 0;
+  int64_t first = 0;
+  int64_t count = 0;
+
+  /// The longest group of at most `most` heads that starts at item `begin` (of sequences × heads).
+  static HeadGroup at(const StateUpdateProblem& problem, int64_t begin, int64_t end, int64_t most) {
+    const int64_t heads = problem.num_heads;
+    return {begin / heads, begin % heads, std::min({most, heads - begin % heads, end - begin})};
+  }
+};
+
 /// Runs `call.items(begin, end, scratch)` over all (sequence, head) pairs on the problem's threads,
 /// each with `call.scratch_size` floats of its own. The closure is one pointer, so that the
 /// function object needs no memory.
