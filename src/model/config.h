@@ -59,7 +59,7 @@ struct ModelConfig {
   int64_t model_dim = 0;
   int64_t max_tokens = 0;  ///< longest sequence; 0 only where no position table limits it
   PositionKind position = PositionKind::kLearned;
-  int64_t position_period = 0;    ///< > 0: learned table starts from a grid of that width
+  int64_t position_period = 0;  ///< > 0: learned table starts from a grid of that width
   /// How many inputs back, increasing: the tables of these inputs are added to the embedding.
   std::vector<int64_t> embedding_lags;
   float embedding_scale = 0.02f;  ///< standard deviation at the start (tables)

@@ -57,8 +57,8 @@ void embed(const ModelConfig& config, const DecoderWeights& weights, const Token
       TARN_DCHECK(inputs[r] >= 0 && inputs[r] < config.vocabulary);
       add_position(config, weights, start + r, weights.token.data() + inputs[r] * dim, x);
       for (size_t j = 0; j < weights.lagged.size(); ++j) {
-        const int64_t input = earlier_input(config, inputs, history != nullptr ? history[i] : nullptr,
-                                            r, config.embedding_lags[j]);
+        const int64_t input = earlier_input(
+            config, inputs, history != nullptr ? history[i] : nullptr, r, config.embedding_lags[j]);
         TARN_DCHECK(input >= 0 && input < config.vocabulary);
         add(dim, weights.lagged[j].data() + input * dim, x);
       }
@@ -74,8 +74,7 @@ void update_history(const ModelConfig& config, const TokenBatch& batch, float* c
     const int32_t* inputs = batch.tokens + batch.sequences.begin[i];
     float* recent = history[i];
     for (int64_t j = size - 1; j >= 0; --j) {
-      recent[j] =
-          j < length ? static_cast<float>(inputs[length - 1 - j]) : recent[j - length];
+      recent[j] = j < length ? static_cast<float>(inputs[length - 1 - j]) : recent[j - length];
     }
   }
 }

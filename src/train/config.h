@@ -21,7 +21,7 @@ struct OptimiserConfig {
   double beta1 = 0.9;
   double beta2 = 0.95;
   double eps = 1e-8;
-  double weight_decay = 0.01;  ///< decoupled; only parameters whose table row wants it
+  double weight_decay = 0.01;          ///< decoupled; only parameters whose table row wants it
   double matrix_learning_rate = 0.02;  ///< kMuon
   double momentum = 0.95;              ///< kMuon
 };

@@ -84,8 +84,7 @@ void muon_update(const OptimiserConfig& config, double factor, double gradient_s
     orthogonalise(matrix.rows, matrix.columns, precision, change.data());
     const double ratio = static_cast<double>(matrix.rows) / static_cast<double>(matrix.columns);
     const auto step = static_cast<float>(rate * std::sqrt(std::max(1.0, ratio)));
-    const auto keep =
-        matrix.decays ? static_cast<float>(1.0 - rate * config.weight_decay) : 1.0f;
+    const auto keep = matrix.decays ? static_cast<float>(1.0 - rate * config.weight_decay) : 1.0f;
     for (int64_t i = 0; i < size; ++i) w[i] = keep * w[i] - step * change[i];
   };
   const auto count = static_cast<int64_t>(matrices.size());

@@ -21,8 +21,7 @@ class Optimiser {
 
   /// One update with gradients·gradient_scale at `factor` times the config's learning rates.
   /// The result does not depend on the thread count.
-  void update(double factor, double gradient_scale, ParameterBuffers& parameters,
-              ThreadPool* pool);
+  void update(double factor, double gradient_scale, ParameterBuffers& parameters, ThreadPool* pool);
 
   int64_t updates() const { return updates_; }
   void set_updates(int64_t updates) { updates_ = updates; }

@@ -247,16 +247,11 @@ void causal_forward(const StateUpdateProblem& problem, Heads<const float> q, Hea
 void full_forward(const StateUpdateProblem& problem, Heads<const float> q, Heads<const float> k,
                   Heads<const float> v, Heads<float> out, float* denominator,
                   Arena& arena) noexcept {
-  ForwardCall call{problem,
-                   q,
-                   k,
-                   v,
-                   {},
-                   out,
-                   denominator,
-                   chunk_tokens(problem),
-                   1,
-                   HWY_DYNAMIC_DISPATCH(full_forward_items)};
+  ForwardCall call{problem,     q,
+                   k,           v,
+                   {},          out,
+                   denominator, chunk_tokens(problem),
+                   1,           HWY_DYNAMIC_DISPATCH(full_forward_items)};
   call.scratch_size = ForwardScratch(call, nullptr).space.used();
   for_each_head(problem, problem.sequences.count * problem.num_heads, call, arena);
 }
@@ -264,8 +259,11 @@ void full_forward(const StateUpdateProblem& problem, Heads<const float> q, Heads
 void state_update_step(const StateUpdateProblem& problem, Heads<const float> q,
                        Heads<const float> k, Heads<const float> v, StatePointers<float> state,
                        Heads<float> out, Arena& arena) noexcept {
-  ForwardCall call{
-      problem, q, k, v, state, out, nullptr, problem.num_heads, 1, HWY_DYNAMIC_DISPATCH(step_items)};
+  ForwardCall call{problem, q,
+                   k,       v,
+                   state,   out,
+                   nullptr, problem.num_heads,
+                   1,       HWY_DYNAMIC_DISPATCH(step_items)};
   call.scratch_size = ForwardScratch(call, nullptr).space.used();
   const int64_t work = problem.sequences.count * problem.num_heads *
                        problem.feature_map.feature_dim * problem.value_dim;

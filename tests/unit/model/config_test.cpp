@@ -153,7 +153,8 @@ TEST(ModelConfig, ErrorsNameTheKey) {
        "head.components: must be an integer from 1 to 1024, got 0"},
       {"colour", "1",
        "unknown key \"colour\"; known keys: format, format_version, modality, image, vocabulary, "
-       "start_token, model_dim, max_tokens, position, embedding_lags, embedding_scale, norm, layers, "
+       "start_token, model_dim, max_tokens, position, embedding_lags, embedding_scale, norm, "
+       "layers, "
        "head"},
   };
   for (const Case& c : cases) {

@@ -22,7 +22,9 @@ Image pattern(int64_t width, int64_t height, int64_t channels) {
 }
 
 std::string temporary(const std::string& name) {
-  return (std::filesystem::path(testing::TempDir()) / ("tarn_png_" + std::to_string(getpid()) + "_" + name)).string();
+  return (std::filesystem::path(testing::TempDir()) /
+          ("tarn_png_" + std::to_string(getpid()) + "_" + name))
+      .string();
 }
 
 TEST(Png, EveryNumberOfChannelsFillsExactlyItsPixels) {

@@ -43,19 +43,18 @@ inline std::shared_ptr<const model::Model> tiny_model(const std::vector<Json>& m
   auto head = parse_json(options.head, "head");
   TARN_CHECK(head.ok());
   const bool limited = options.max_tokens > 0;
-  Json json =
-      Json::Object{{"format", "tarn-model"},
-                   {"format_version", 1},
-                   {"modality", "tokens"},
-                   {"vocabulary", options.vocabulary},
-                   {"start_token", options.vocabulary - 1},
-                   {"model_dim", 16},
-                   {"max_tokens", options.max_tokens},
-                   {"position", Json::Object{{"kind", limited ? "learned" : "sinusoidal"}}},
-                   {"embedding_scale", 1.0},
-                   {"norm", Json::Object{{"kind", "layer_norm"}, {"placement", "post"}}},
-                   {"layers", layers},
-                   {"head", *head}};
+  Json json = Json::Object{{"format", "tarn-model"},
+                           {"format_version", 1},
+                           {"modality", "tokens"},
+                           {"vocabulary", options.vocabulary},
+                           {"start_token", options.vocabulary - 1},
+                           {"model_dim", 16},
+                           {"max_tokens", options.max_tokens},
+                           {"position", Json::Object{{"kind", limited ? "learned" : "sinusoidal"}}},
+                           {"embedding_scale", 1.0},
+                           {"norm", Json::Object{{"kind", "layer_norm"}, {"placement", "post"}}},
+                           {"layers", layers},
+                           {"head", *head}};
   if (limited) json.set("embedding_lags", Json::Array{1, 4});
   auto config = model::parse_model_config(json, "tiny");
   TARN_CHECK(config.ok());

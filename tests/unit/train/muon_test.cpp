@@ -58,8 +58,8 @@ Values reference(const std::vector<float>& matrix, size_t rows, size_t columns) 
 }
 
 TEST(Orthogonalise, FollowsTheIterationInDouble) {
-  for (const auto& [rows, columns] :
-       std::vector<std::pair<int64_t, int64_t>>{{1, 1}, {1, 9}, {7, 1}, {16, 16}, {24, 40}, {40, 24}}) {
+  for (const auto& [rows, columns] : std::vector<std::pair<int64_t, int64_t>>{
+           {1, 1}, {1, 9}, {7, 1}, {16, 16}, {24, 40}, {40, 24}}) {
     std::vector<float> matrix = random_matrix(rows * columns, static_cast<uint64_t>(rows));
     const Values expected =
         reference(matrix, static_cast<size_t>(rows), static_cast<size_t>(columns));
@@ -87,7 +87,8 @@ TEST(Orthogonalise, SingularValuesComeNearOne) {
       for (size_t i = 0; i < v.size(); ++i) {
         length += static_cast<double>(v[i]) * static_cast<double>(v[i]);
         for (size_t j = 0; j < v.size(); ++j) {
-          stretched += static_cast<double>(v[i]) * square[i * v.size() + j] * static_cast<double>(v[j]);
+          stretched +=
+              static_cast<double>(v[i]) * square[i * v.size() + j] * static_cast<double>(v[j]);
         }
       }
       const double stretch = std::sqrt(stretched / length);
@@ -176,7 +177,8 @@ TEST(Muon, BitsDoNotDependOnThreads) {
       int64_t offset = 0;
       for (const auto& [rows, columns] :
            std::vector<std::pair<int64_t, int64_t>>{{384, 128}, {512, 128}, {128, 512}, {24, 8}}) {
-        parameters.entries.push_back({{"layers.0.w", {rows, columns}, {}, true}, offset, rows * columns});
+        parameters.entries.push_back(
+            {{"layers.0.w", {rows, columns}, {}, true}, offset, rows * columns});
         offset += rows * columns;
       }
       parameters.values = Buffer<float>::filled(offset, 0.0f);
