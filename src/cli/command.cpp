@@ -59,6 +59,14 @@ CLI::Validator one_of(std::vector<std::string> choices) {
 
 }  // namespace
 
+bool asks_json(std::string_view word) {
+  constexpr std::string_view kFlag = "--json";
+  if (word.substr(0, kFlag.size()) != kFlag) return false;
+  word.remove_prefix(kFlag.size());
+  if (word.empty()) return true;
+  return word.front() == '=' && word != "=false" && word != "=off" && word != "=no" && word != "=0";
+}
+
 Command Command::add(Selection& selection, const std::string& name, const std::string& help,
                      Action action) {
   CLI::App* command = app_->add_subcommand(name, help);
@@ -80,7 +88,7 @@ void Command::pass_through(Selection& selection, const std::string& name, const 
   command->set_help_flag();
   command->callback([command, &selection, action = std::move(action)] {
     const std::vector<std::string> words = command->remaining();
-    selection.json = std::find(words.begin(), words.end(), "--json") != words.end();
+    selection.json = std::any_of(words.begin(), words.end(), asks_json);
     selection.action = [action, arguments = words](Context&) { return action(arguments); };
   });
 }

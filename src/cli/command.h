@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/result.h"
@@ -30,6 +31,10 @@ struct Selection {
   Action action;
   bool json = false;
 };
+
+/// Whether a word of the command line turns --json on: "--json", or "--json=" with any value but the
+/// parser's words for off. For where the parser has no answer: failed parses, other programs' words.
+bool asks_json(std::string_view word);
 
 /// A command or subcommand and its options: the one place where the option parser is named, in
 /// command.cpp. Values are bound by reference and must live as long as the command's action.

@@ -1,11 +1,15 @@
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <atomic>
 #include <csignal>
 #include <cstring>
 #include <new>
+#include <string>
+#include <vector>
 
 #include "base/log.h"
 #include "base/threads.h"
@@ -80,10 +84,24 @@ Status attempt(const Selection& selection, Context& context) {
   }
 }
 
+/// What a parse error says. The parser only says that a subcommand is missing, whatever word stands
+/// in its place.
+std::string usage_sentence(const CLI::App& app, const CLI::ParseError& error) {
+  const CLI::App* deepest = &app;
+  while (!deepest->get_subcommands().empty()) deepest = deepest->get_subcommands().back();
+  std::vector<std::string> names;
+  for (const CLI::App* command : deepest->get_subcommands(nullptr)) {
+    names.push_back(command->get_name());
+  }
+  const std::vector<std::string> rest = deepest->remaining();
+  if (names.empty() || rest.empty()) return error.what();
+  return fmt::format("got \"{}\", wanted one of the commands {}", rest.front(),
+                     fmt::join(names, ", "));
+}
+
 /// Parses the command line; the exit status when there is nothing left to do, else -1.
 int parse(CLI::App& app, int argc, char** argv) {
-  bool json = false;
-  for (int i = 1; i < argc; ++i) json = json || std::strcmp(argv[i], "--json") == 0;
+  const bool json = std::any_of(argv + 1, argv + argc, [](const char* w) { return asks_json(w); });
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& success) {  // --help, --version
@@ -93,7 +111,7 @@ int parse(CLI::App& app, int argc, char** argv) {
     console.error(kStdoutFailed);
     return 1;
   } catch (const CLI::ParseError& error) {
-    Console(json).error(invalid_argument(error.what(), "command line"));
+    Console(json).error(invalid_argument(usage_sentence(app, error), "command line"));
     return 2;
   }
   return -1;

@@ -24,7 +24,11 @@ def png(width, height, grey=128):
 
 def bad_usage(suite, model):
     suite.refuse("no subcommand")
-    suite.refuse("unknown subcommand", "frobnicate")
+    suite.refuse("unknown subcommand", "frobnicate", says=["frobnicate", "generate"])
+    suite.refuse("unknown flag without subcommand", "--frobnicate", says=["frobnicate"])
+    for group, command in (("bench", "attention"), ("state", "save"), ("check", "forms")):
+        suite.refuse(f"unknown subcommand of {group}", group, "frobnicate",
+                     says=["frobnicate", command])
     suite.refuse("unknown flag", "generate", model, "--frobnicate", says=["--frobnicate"])
     suite.refuse("no model", "generate", says=["model"])
     suite.refuse("no state subcommand", "state")

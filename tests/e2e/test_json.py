@@ -86,6 +86,11 @@ def errors(suite, image):
         suite.expect(error["code"] == code, f"{name}: code {error['code']}, wanted {code}")
         suite.expect(error["message"] and "where" in error, f"{name}: {error}")
         suite.expect(len(result.stderr.splitlines()) == 1, f"{name}: stderr {result.stderr!r}")
+    for flag, wanted in (("--json", True), ("--json=true", True), ("--json=maybe", True),
+                         ("--json=false", False)):
+        result = suite.run("generate", image, "-n", "-1", flag)
+        suite.expect(result.stdout.startswith("{") == wanted,
+                     f"usage error with {flag}: stdout {result.stdout!r}")
 
 
 def text_for_people(suite, image):
