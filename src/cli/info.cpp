@@ -13,7 +13,7 @@ std::string shape_text(const std::vector<int64_t>& shape) {
   return fmt::format("[{}]", fmt::join(shape, ", "));
 }
 
-Json layer_json(const model::LayerConfig& layer, const std::vector<mixers::StateSpec>& specs) {
+Json states_json(const std::vector<mixers::StateSpec>& specs) {
   Json::Array states;
   for (const mixers::StateSpec& spec : specs) {
     Json state;
@@ -22,10 +22,16 @@ Json layer_json(const model::LayerConfig& layer, const std::vector<mixers::State
     state.set("per_token", spec.per_token);
     states.push_back(std::move(state));
   }
-  Json json;
-  json.set("mixer", layer.mixer->name);
-  json.set("state", std::move(states));
-  return json;
+  return states;
+}
+
+std::string states_text(const std::vector<mixers::StateSpec>& specs) {
+  std::string text;
+  for (const mixers::StateSpec& spec : specs) {
+    text += (text.empty() ? "" : ", ") + spec.name + shape_text(spec.shape) +
+            (spec.per_token ? " per token" : "");
+  }
+  return text;
 }
 
 void print(const model::Model& model, const ModelOptions& options, int64_t at, Console& console) {
@@ -47,12 +53,11 @@ void print(const model::Model& model, const ModelOptions& options, int64_t at, C
   console.text("");
   std::vector<std::vector<std::string>> layers = {{"layer", "mixer", "state"}};
   for (size_t i = 0; i < config.layers.size(); ++i) {
-    std::string state;
-    for (const mixers::StateSpec& spec : model.state_specs()[i]) {
-      state += (state.empty() ? "" : ", ") + spec.name + shape_text(spec.shape) +
-               (spec.per_token ? " per token" : "");
-    }
-    layers.push_back({std::to_string(i), config.layers[i].mixer->name, state});
+    layers.push_back(
+        {std::to_string(i), config.layers[i].mixer->name, states_text(model.state_specs()[i])});
+  }
+  if (!config.embedding_lags.empty()) {
+    layers.push_back({"embedding", "", states_text(model.state_specs().back())});
   }
   console.table(layers);
 }
@@ -63,7 +68,8 @@ Status run(const ModelOptions& options, Context& context) {
   const int64_t at = config.max_tokens > 0 ? config.max_tokens : 1024;
   Json::Array layers;
   for (size_t i = 0; i < config.layers.size(); ++i) {
-    layers.push_back(layer_json(config.layers[i], model->state_specs()[i]));
+    layers.push_back(Json::Object{{"mixer", config.layers[i].mixer->name},
+                                  {"state", states_json(model->state_specs()[i])}});
   }
   Json json;
   json.set("model", options.folder);
@@ -76,6 +82,9 @@ Status run(const ModelOptions& options, Context& context) {
   json.set("state_bytes_at_1", runtime::SequenceState::used_bytes_at(*model, 1));
   json.set("state_bytes_at_max", runtime::SequenceState::used_bytes_at(*model, at));
   json.set("layers", std::move(layers));
+  if (!config.embedding_lags.empty()) {
+    json.set("embedding_state", states_json(model->state_specs().back()));
+  }
   json.set("config", model::to_json(config));
   context.console.document(json);
   print(*model, options, at, context.console);
