@@ -57,6 +57,34 @@ CLI::Validator one_of(std::vector<std::string> choices) {
       "");
 }
 
+void parse_element(const std::string& text, std::string& value) { value = text; }
+void parse_element(const std::string& text, int64_t& value) { parse_all(text, value); }
+
+/// An option of elements separated by commas, each checked. The parser's own delimiter would drop
+/// empty elements, so the words are split here.
+template <class T>
+CLI::Option* add_list(CLI::App* app, const std::string& flags, std::vector<T>& values,
+                      const CLI::Validator& check, const std::string& help) {
+  const std::string name = flags.substr(flags.rfind(',') + 1);
+  auto read = [&values, check, name](const CLI::results_t& words) {
+    values.clear();
+    for (const std::string& word : words) {
+      for (size_t begin = 0; begin <= word.size();) {
+        const size_t end = std::min(word.find(',', begin), word.size());
+        std::string element = word.substr(begin, end - begin);
+        const std::string wrong = check(element);
+        if (!wrong.empty()) throw CLI::ValidationError(name, wrong);
+        parse_element(element, values.emplace_back());
+        begin = end + 1;
+      }
+    }
+    return true;
+  };
+  return app->add_option(flags, CLI::callback_t(read), help)
+      ->type_size(1)
+      ->expected(CLI::detail::expected_max_vector_size);
+}
+
 }  // namespace
 
 bool asks_json(std::string_view word) {
@@ -114,12 +142,12 @@ void Command::required_text(const std::string& flags, std::string& value, const 
 
 void Command::texts(const std::string& flags, std::vector<std::string>& values,
                     const std::string& shown, const std::string& help) {
-  app_->add_option(flags, values, help)->delimiter(',')->type_name(shown);
+  add_list(app_, flags, values, not_empty(), help)->type_name(shown);
 }
 
 void Command::required_texts(const std::string& flags, std::vector<std::string>& values,
                              const std::string& shown, const std::string& help) {
-  app_->add_option(flags, values, help)->required()->delimiter(',')->type_name(shown);
+  add_list(app_, flags, values, not_empty(), help)->required()->type_name(shown);
 }
 
 void Command::choice(const std::string& flags, std::string& value,
@@ -129,7 +157,7 @@ void Command::choice(const std::string& flags, std::string& value,
 
 void Command::choices(const std::string& flags, std::vector<std::string>& values,
                       const std::vector<std::string>& choices, const std::string& help) {
-  app_->add_option(flags, values, help)->delimiter(',')->check(one_of(choices))->type_name("NAME");
+  add_list(app_, flags, values, one_of(choices), help)->type_name("NAME");
 }
 
 void Command::integer(const std::string& flags, int64_t& value, int64_t min, int64_t max,
@@ -144,10 +172,7 @@ void Command::number(const std::string& flags, double& value, double min, double
 
 void Command::integers(const std::string& flags, std::vector<int64_t>& values, int64_t min,
                        int64_t max, const std::string& help) {
-  app_->add_option(flags, values, help)
-      ->delimiter(',')
-      ->check(integer_between(min, max))
-      ->type_name("N,N");
+  add_list(app_, flags, values, integer_between(min, max), help)->type_name("N,N");
 }
 
 void Command::threads(int64_t& value) {

@@ -66,6 +66,22 @@ def bad_numbers(suite, model):
     suite.refuse("check too many tokens", "check", "forms", model, "--tokens", "785")
 
 
+def bad_lists(suite, model):
+    """An empty element of a list is a slip of the hand, wherever it stands."""
+    for gap in ["", ",", "1,,2", "1,2,", ",1"]:
+        suite.refuse(f"-n {gap}", "bench", "attention", "-n", gap, says=["-", "got", "wanted"])
+        suite.refuse(f"--tokens {gap}", "generate", model, "--tokens", gap, says=["--tokens"])
+    for flag in ["--mixer", "--form"]:
+        for gap in ["", "forward,,step", "forward,"]:
+            suite.refuse(f"{flag} {gap}", "bench", "attention", flag, gap, says=[flag, "wanted"])
+    for gap in ["", "a=b,,c=d", "a=b,"]:
+        suite.refuse(f"--models {gap}", "bench", "generate", "--models", gap, says=["--models"])
+    lines = suite.run("bench", "attention", "--json", "-n", "3,5", "7", "--form", "step",
+                      "--heads", "1", "--key-dim", "4", "--value-dim", "4", "--repeats", "1",
+                      "--mixer", "linear_attention").stdout.splitlines()
+    suite.expect([json.loads(line)["n"] for line in lines] == [3, 5, 7], f"a whole list: {lines}")
+
+
 def bad_prompts(suite, model, bytes_model):
     suite.write("right.png", png(28, 28))
     suite.write("wrong.png", png(27, 28))
@@ -279,6 +295,7 @@ def main():
     suite.expect(suite.run("info", model).returncode == 0, "the good model must load")
     bad_usage(suite, model)
     bad_numbers(suite, model)
+    bad_lists(suite, model)
     bad_prompts(suite, model, bytes_model)
     bad_configs(suite, model)
     bad_weights(suite, model)
