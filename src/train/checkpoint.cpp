@@ -70,9 +70,11 @@ Status check_config(const Metadata& metadata, const TrainConfig& config, const s
       const Json* value = object->find(member.first);
       if (value == nullptr || *value != member.second) {
         return invalid_argument(
-            fmt::format("was written with another {}.{}: {} there, {} in the config", part,
-                        member.first, value == nullptr ? "nothing" : json_quote(value->dump()),
-                        json_quote(member.second.dump())),
+            fmt::format(
+                "was written with another {}.{}: {} there, {} now; resume with the same config and "
+                "the same --set flags",
+                part, member.first, value == nullptr ? "nothing" : json_quote(value->dump()),
+                json_quote(member.second.dump())),
             where);
       }
     }

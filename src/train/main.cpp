@@ -6,10 +6,12 @@
 #include <unistd.h>
 #include <CLI/CLI.hpp>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdlib>
 #include <exception>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/file.h"
@@ -97,16 +99,6 @@ int train(const Arguments& arguments) {
   handle_signals();
   const Result<tarn::train::TrainResult> result = run(arguments);
   if (!result.ok()) return report(result.error(), arguments.options.json);
-  if (arguments.options.json) {
-    const Json document = Json::Object{
-        {"event", "end"},
-        {"stopped", result->stopped},
-        {"updates", result->updates},
-        {"train_bits_per_dim", result->train_bits},
-        {"valid_bits_per_dim", result->valid_bits < 0.0 ? Json() : Json(result->valid_bits)},
-        {"seconds", result->seconds}};
-    fmt::print("{}\n", document.dump());
-  }
   return result->stopped ? kExitSignal + stop_signal.load() : 0;
 }
 
@@ -122,7 +114,8 @@ int main(int argc, char** argv) {
   arguments.options.stop = &stop_signal;
   CLI::App app(
       "Trains Tarn models. Exit codes: 0 done, 1 failed, 2 bad usage or input, "
-      "130 stopped by Ctrl-C with a checkpoint.");
+      "130 stopped by Ctrl-C with a checkpoint.",
+      "tarn-train");
   app.require_subcommand(1);
   CLI::App* command = app.add_subcommand("train", "Train the model of a config");
   command->add_option("config", arguments.config, "Training config (JSON)")->required();
@@ -130,7 +123,8 @@ int main(int argc, char** argv) {
   command->add_option("--out", arguments.options.out_directory, "Folder for model, log, checkpoint")
       ->required();
   command->add_flag("--resume", arguments.options.resume, "Continue the checkpoint in --out");
-  command->add_option("--device", arguments.device, "cpu");
+  command->add_option("--device", arguments.device, "cpu (default), the only one of this build")
+      ->type_name("NAME");
   command->add_option("--set", arguments.overrides, "Override, e.g. training.updates=100")
       ->take_all();
   command->add_flag("--json", arguments.options.json, "Events as JSON lines on stdout");
@@ -142,8 +136,10 @@ int main(int argc, char** argv) {
   } catch (const CLI::Success& success) {
     return app.exit(success);
   } catch (const CLI::ParseError& error) {
-    fmt::print(stderr, "tarn-train: {}\n", error.what());
-    return kExitUsage;
+    const bool json = std::any_of(argv + 1, argv + argc, [](const char* word) {
+      return std::string_view(word).starts_with("--json");
+    });
+    return report(tarn::invalid_argument(error.what(), "command line"), json);
   } catch (const std::exception& error) {
     fmt::print(stderr, "tarn-train: {}\n", error.what());
     return kExitFailed;

@@ -253,6 +253,14 @@ Result<TrainResult> Trainer::run() {
   TARN_RETURN_IF_ERROR(save());
   result_.updates = progress_.update;
   result_.seconds = progress_.seconds;
+  // After the checkpoint, which does not cover it: only a log whose run is over ends with it.
+  reporter_->event(Json::Object{
+      {"event", "end"},
+      {"update", progress_.update},
+      {"stopped", result_.stopped},
+      {"train_bits_per_dim", result_.train_bits},
+      {"valid_bits_per_dim", result_.valid_bits < 0.0 ? Json() : Json(result_.valid_bits)},
+      {"seconds", std::round(result_.seconds * 10.0) / 10.0}});
   reporter_->note(
       result_.stopped
           ? fmt::format("stopped after update {}; --resume continues there", progress_.update)

@@ -100,6 +100,17 @@ def check_bad_input(program, config, folder):
     print(f"{len(cases)} bad inputs: exit code 2 and one sentence each")
 
 
+def check_help(program):
+    """The program goes by its name, not by the path it was started with; --device has its choices."""
+    for words in (["--help"], ["train", "--help"]):
+        text = subprocess.run([program, *words], capture_output=True, text=True, check=True).stdout
+        assert "Usage: tarn-train " in text, text
+    assert "cpu (default)" in text, text
+    result = subprocess.run([program, "train", "--json=true"], capture_output=True, text=True,
+                            check=False)
+    assert json.loads(result.stdout)["error"]["code"] == "invalid_argument", result.stdout
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--source", required=True)
@@ -122,6 +133,7 @@ def main():
         check_kills(program, config, folder, signal.SIGKILL, wanted)
         check_kills(program, config, folder, signal.SIGINT, wanted)
         check_bad_input(program, config, folder)
+        check_help(program)
     return 0
 
 

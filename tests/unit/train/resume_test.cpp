@@ -1,11 +1,16 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <filesystem>
+#include <sstream>
+#include <string>
 #include <thread>
+#include <vector>
 
 #include "base/file.h"
+#include "base/json.h"
 #include "train/checkpoint.h"
 #include "train/torch_threads.h"
 #include "train/trainer.h"
@@ -52,6 +57,34 @@ class ResumeTest : public testing::TestWithParam<const char*> {
     TARN_CHECK(content.ok());
     return content->substr(content->size() - 4 * 4 * 8000);
   }
+  std::vector<Json> log(const std::string& name) const {
+    const auto content = read_file(out(name) + "/log.jsonl", 1 << 24);
+    TARN_CHECK(content.ok());
+    std::vector<Json> events;
+    std::istringstream lines(*content);
+    for (std::string line; std::getline(lines, line);) {
+      const auto event = parse_json(line, "log.jsonl");
+      TARN_CHECK(event.ok());
+      events.push_back(*event);
+    }
+    return events;
+  }
+  /// The log must have one end, in its last line.
+  void expect_end(const std::string& name, int64_t update, bool stopped) const {
+    const std::vector<Json> events = log(name);
+    const auto is_end = [](const Json& event) { return *event.find("event") == Json("end"); };
+    ASSERT_EQ(std::count_if(events.begin(), events.end(), is_end), 1);
+    const Json& end = events.back();
+    ASSERT_TRUE(is_end(end)) << end.dump();
+    EXPECT_EQ(*end.find("update"), Json(update));
+    EXPECT_EQ(*end.find("stopped"), Json(stopped));
+    ASSERT_NE(end.find("seconds"), nullptr);
+  }
+  int64_t train_lines(const std::string& name) const {
+    const std::vector<Json> events = log(name);
+    return std::count_if(events.begin(), events.end(),
+                         [](const Json& event) { return *event.find("event") == Json("train"); });
+  }
 
  private:
   fs::path folder_;
@@ -70,6 +103,7 @@ TEST_P(ResumeTest, ContinuesBitForBitAfterStops) {
   const auto whole = run("whole", "", false);
   ASSERT_TRUE(whole.ok()) << whole.error().to_string();
   EXPECT_EQ(whole->updates, 20);
+  expect_end("whole", 20, false);
   // Stops that arrive at any moment: a watcher raises the flag as soon as the log has grown.
   int pieces = 0;
   Result<TrainResult> piece = TrainResult{};
@@ -90,12 +124,14 @@ TEST_P(ResumeTest, ContinuesBitForBitAfterStops) {
     done.store(true);
     watcher.join();
     ASSERT_TRUE(piece.ok()) << piece.error().to_string();
+    expect_end("pieces", piece->updates, piece->stopped);
     ++pieces;
   } while (piece->stopped && pieces < 1000);
   EXPECT_EQ(piece->updates, 20);
   EXPECT_GT(pieces, 1);
   EXPECT_EQ(model_bytes("pieces"), model_bytes("whole"));
   EXPECT_EQ(state_bytes("pieces"), state_bytes("whole"));
+  EXPECT_EQ(train_lines("pieces"), train_lines("whole"));
 }
 
 TEST_P(ResumeTest, RefusesToOverwriteAndToChangeTheConfig) {
@@ -104,6 +140,8 @@ TEST_P(ResumeTest, RefusesToOverwriteAndToChangeTheConfig) {
   const auto changed = run("run", "training.optimiser.learning_rate=0.5", true);
   ASSERT_FALSE(changed.ok());
   EXPECT_NE(changed.error().message.find("training.optimiser"), std::string::npos)
+      << changed.error().message;
+  EXPECT_NE(changed.error().message.find("the same --set flags"), std::string::npos)
       << changed.error().message;
   const auto longer = run("run", "training.updates=4", true);
   ASSERT_TRUE(longer.ok()) << longer.error().to_string();
