@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <memory>
 
 #include "base/threads.h"
@@ -27,6 +28,12 @@ Json difference_json(const runtime::FormDifference& difference) {
   return json;
 }
 
+/// Reports a failed check: as the exit's sentence, and as "error" in the check's own JSON.
+void fail(const std::string& message, const std::string& where, Context& context, Json& json) {
+  json.set("error", error_json("check_failed", message, where));
+  context.finding = where + ": " + message;
+}
+
 Status forms(const Options& options, Context& context) {
   TARN_ASSIGN(const auto model, options.model.load());
   const int64_t most = model->config().max_tokens;
@@ -47,6 +54,11 @@ Status forms(const Options& options, Context& context) {
   json.set("seconds_parallel", result.parallel_seconds);
   json.set("seconds_chunk", result.chunk_seconds);
   json.set("seconds_step", result.step_seconds);
+  if (!passed) {
+    fail(fmt::format("the forms differ by {:.2e}, wanted at most {:.2e}", result.max_error(),
+                     options.tolerance),
+         options.model.folder, context, json);
+  }
   context.console.document(json);
   auto row = [](const char* name, const runtime::FormDifference& difference) {
     return std::vector<std::string>{name, fmt::format("{:.2e}", difference.max_error),
@@ -61,10 +73,6 @@ Status forms(const Options& options, Context& context) {
   context.console.text(
       fmt::format("{}: the largest relative difference is {:.2e}, the tolerance {:.2e}",
                   passed ? "passed" : "FAILED", result.max_error(), options.tolerance));
-  if (!passed) {
-    context.finding = fmt::format("{}: the forms differ by {:.2e}, wanted at most {:.2e}",
-                                  options.model.folder, result.max_error(), options.tolerance);
-  }
   return {};
 }
 
@@ -83,7 +91,6 @@ Result<std::vector<const mixers::MixerDef*>> chosen_mixers(const Options& option
 Status long_run(const Options& options, Context& context) {
   constexpr int64_t kMostGrowth = int64_t{1} << 20;
   TARN_ASSIGN(const auto mixers, chosen_mixers(options));
-  bool passed = true;
   for (const mixers::MixerDef* mixer : mixers) {
     runtime::LongRunOptions run;
     run.tokens = options.tokens;
@@ -97,7 +104,6 @@ Status long_run(const Options& options, Context& context) {
     context.console.end_progress();
     const bool grew = mixer->bounded_state && result.resident_growth_bytes >= kMostGrowth;
     const bool good = result.norm_error <= options.tolerance && !grew;
-    passed = passed && good;
     Json json;
     json.set("mixer", mixer->name);
     json.set("config", result.config);
@@ -110,6 +116,14 @@ Status long_run(const Options& options, Context& context) {
     json.set("resident_growth_bytes", result.resident_growth_bytes);
     json.set("seconds", result.seconds);
     json.set("passed", good);
+    if (!good) {
+      fail(fmt::format("the long run drifts by {:.2e} and its memory grows by {}, wanted at most "
+                       "{:.2e} and less than {}",
+                       result.norm_error,
+                       bytes_text(std::max<int64_t>(0, result.resident_growth_bytes)),
+                       options.tolerance, bytes_text(kMostGrowth)),
+           mixer->name, context, json);
+    }
     context.console.line(json);
     context.console.text(fmt::format(
         "{}: {} steps against double precision: relative error {:.2e} (worst 1,000 tokens {:.2e}), "
@@ -117,10 +131,6 @@ Status long_run(const Options& options, Context& context) {
         mixer->name, result.tokens, result.norm_error, result.max_window_error,
         bytes_text(result.state_bytes), bytes_text(result.resident_growth_bytes),
         good ? "passed" : "FAILED"));
-  }
-  if (!passed) {
-    context.finding = fmt::format("a long run drifts by more than {:.2e}, or its memory grows",
-                                  options.tolerance);
   }
   return {};
 }

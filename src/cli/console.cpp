@@ -114,18 +114,22 @@ void Console::error(const Error& error) {
   end_progress();
   sentence(error.to_string());
   if (!json_) return;
-  Json inner;
-  inner.set("code", error_code_name(error.code));
-  inner.set("message", error.message);
-  inner.set("where", error.where);
   Json outer;
-  outer.set("error", std::move(inner));
+  outer.set("error", error_json(error_code_name(error.code), error.message, error.where));
   line(outer);
 }
 
 void Console::sentence(const std::string& text) { print(stderr, "tarn: " + one_line(text) + "\n"); }
 
 bool Console::flush() { return std::fflush(stdout) == 0 && std::ferror(stdout) == 0; }
+
+Json error_json(std::string_view code, std::string_view message, std::string_view where) {
+  Json json;
+  json.set("code", code);
+  json.set("message", message);
+  json.set("where", where);
+  return json;
+}
 
 std::string bytes_text(int64_t bytes) {
   constexpr std::string_view kUnits[] = {"B", "KiB", "MiB", "GiB", "TiB"};

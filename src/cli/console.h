@@ -49,6 +49,9 @@ class Console {
   Clock::time_point started_, printed_;
 };
 
+/// What "error" holds in JSON: {"code", "message", "where"}.
+Json error_json(std::string_view code, std::string_view message, std::string_view where);
+
 /// "1.4 KiB", "3.2 MiB" …
 std::string bytes_text(int64_t bytes);
 

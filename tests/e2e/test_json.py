@@ -93,6 +93,22 @@ def errors(suite, image):
                      f"usage error with {flag}: stdout {result.stdout!r}")
 
 
+def failed_checks(suite, text):
+    """What a check found wrong stands beside its figures, and on stderr in one sentence."""
+    for name, arguments, where in (
+            ("forms", ["check", "forms", text, "--tolerance", "0"], str(text)),
+            ("long", ["check", "long", "--tokens", "1000", "--tolerance", "0", "--mixer",
+                      "linear_attention"], "linear_attention")):
+        result = suite.run(*arguments, "--json")
+        document = json.loads(result.stdout)
+        suite.expect(result.returncode == 1, f"failed {name}: exit {result.returncode}, wanted 1")
+        suite.expect(document["passed"] is False, f"failed {name}: {document}")
+        error = document.get("error", {})
+        suite.expect(error.get("code") == "check_failed" and error.get("where") == where and
+                     "wanted" in error.get("message", ""), f"failed {name}: error {error}")
+        suite.expect(len(result.stderr.splitlines()) == 1, f"failed {name}: {result.stderr!r}")
+
+
 def text_for_people(suite, image):
     for arguments in (["mixers"], ["doctor"], ["info", image], ["--help"], ["--version"],
                       ["generate", "--help"], ["generate", image, "--out", "y.png"]):
@@ -100,6 +116,9 @@ def text_for_people(suite, image):
         suite.expect(result.returncode == 0 and result.stdout.strip(),
                      f"{arguments[0]}: exit {result.returncode}, {result.stdout[:50]!r}")
         suite.expect(not result.stdout.lstrip().startswith(("{", "[")), f"{arguments[0]}: JSON")
+    drawing = " ".join(suite.run("generate", "--help").stdout.split())
+    for default in ("(default: 1, small images", "(default: as square as possible)"):
+        suite.expect(default in drawing, f"generate --help lacks {default!r}")
     full = suite.run("mixers")
     if full.returncode == 0:
         with open("/dev/full", "w") as sink:
@@ -164,6 +183,7 @@ def main():
     results(suite, image, text)
     json_lines(suite)
     errors(suite, image)
+    failed_checks(suite, text)
     text_for_people(suite, image)
     trainer(suite)
     interrupt(suite)
