@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <string_view>
 
 #include "base/file.h"
 #include "report/html.h"
@@ -54,12 +55,57 @@ Status Builder::add_picture(const Json& picture, const std::string& where) {
   return {};
 }
 
+bool is_number(const Json& value) {
+  return value.as_int() != nullptr || value.as_double() != nullptr;
+}
+
+bool same_kind(const Json& a, const Json& b) {
+  return (is_number(a) && is_number(b)) || std::string_view(a.type_name()) == b.type_name();
+}
+
+bool same_value(const Json& a, const Json& b) {
+  double first = 0, second = 0;
+  if (as_number(&a, first) && as_number(&b, second)) return first == second;
+  return a == b;
+}
+
+/// A filter must be an object of scalars, each of a type that the key has somewhere in the records
+/// (where it stands in any): nothing else could ever match.
+Status check_filter(const Json* filter, const std::vector<Json>& records, const std::string& where,
+                    const std::string& file) {
+  if (filter == nullptr) return {};
+  if (filter->as_object() == nullptr) {
+    return invalid_argument(fmt::format("must be an object, got {}", filter->type_name()), where);
+  }
+  for (const auto& [key, value] : *filter->as_object()) {
+    const std::string path = where + "." + key;
+    if (value.as_string() == nullptr && value.as_bool() == nullptr && !is_number(value)) {
+      return invalid_argument(
+          fmt::format("must be a string, a number or a boolean, got {}", value.type_name()), path);
+    }
+    const Json* other = nullptr;
+    bool fits = false;
+    for (const Json& record : records) {
+      const Json* own = find_path(record, key);
+      if (own == nullptr) continue;
+      fits = fits || same_kind(*own, value);
+      other = own;
+    }
+    if (other != nullptr && !fits) {
+      return invalid_argument(fmt::format("got {} {}, but in {} it is {}", value.type_name(),
+                                          value.dump(), file, other->type_name()),
+                              path);
+    }
+  }
+  return {};
+}
+
 /// Whether a record has every member of `filter` (null: no condition).
 bool matches(const Json& record, const Json* filter) {
-  if (filter == nullptr || filter->as_object() == nullptr) return true;
+  if (filter == nullptr) return true;
   for (const auto& [key, value] : *filter->as_object()) {
     const Json* own = find_path(record, key);
-    if (own == nullptr || !(*own == value)) return false;
+    if (own == nullptr || !same_value(*own, value)) return false;
   }
   return true;
 }
@@ -84,6 +130,7 @@ Status Builder::add_curves(const Json& curves, const std::string& where) {
     const Json* filter = one_reader.optional("where");
     TARN_RETURN_IF_ERROR(one_reader.finish());
     TARN_ASSIGN(const std::vector<Json> records, read_records(path));
+    TARN_RETURN_IF_ERROR(check_filter(filter, records, one_where + ".where", path));
     for (const Json& record : records) {
       std::pair<double, double> point;
       if (matches(record, filter) && as_number(find_path(record, x), point.first) &&

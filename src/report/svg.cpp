@@ -12,6 +12,9 @@ namespace {
 
 constexpr double kLeft = 68, kRight = 20, kTop = 64, kBottom = 52;
 constexpr size_t kMaxDrawnPoints = 1200;
+constexpr double kLargest = 1e300;      // of a drawn value: sums and differences stay finite
+constexpr double kNarrowest = 1e-12;    // range of a linear axis, relative to its values
+constexpr double kNarrowestLog = 1e-9;  // range of a logarithmic axis, in powers of ten
 constexpr std::array kDashes = {"", "7 4", "2 3", "10 3 2 3", "14 5", "4 2"};
 
 constexpr const char* kStyle =
@@ -36,14 +39,24 @@ struct Axis {
   }
 };
 
+bool drawable(double value, bool log) {
+  return std::abs(value) <= kLargest && (!log || value >= 1 / kLargest);  // no NaN passes either
+}
+
 bool drawable(const LineChart& chart, const std::pair<double, double>& point) {
-  return std::isfinite(point.first) && std::isfinite(point.second) &&
-         (!chart.x_log || point.first > 0) && (!chart.y_log || point.second > 0);
+  return drawable(point.first, chart.x_log) && drawable(point.second, chart.y_log);
+}
+
+/// Whether low and high are so close that positions between them would be rounding, or no numbers.
+bool is_empty_range(const Axis& axis) {
+  if (axis.log) return std::log10(axis.high) - std::log10(axis.low) < kNarrowestLog;
+  const double size = std::max(std::abs(axis.low), std::abs(axis.high));
+  return axis.high - axis.low <= std::max(1 / kLargest, kNarrowest * size);
 }
 
 /// Widens an empty range, and leaves some air around a linear one.
 void finish_range(Axis& axis, bool air) {
-  if (axis.low == axis.high) {
+  if (is_empty_range(axis)) {
     const double half = axis.log ? 0 : std::max(1e-9, std::abs(axis.low) * 0.1);
     axis.low = axis.log ? axis.low / 2 : axis.low - half;
     axis.high = axis.log ? axis.high * 2 : axis.high + half;

@@ -11,7 +11,8 @@ struct Series {
   std::vector<std::pair<double, double>> points;  ///< (x, y); drawn in the given order
 };
 
-/// A line chart. Points that are not finite, or not positive on a logarithmic axis, are left out.
+/// A line chart. Points that are not finite or beyond ±1e300 are left out, and so are those below
+/// 1e-300 on a logarithmic axis.
 struct LineChart {
   std::string title;
   std::string description;  ///< what a reader who cannot see it should know

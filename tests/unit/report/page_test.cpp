@@ -3,7 +3,11 @@
 
 #include <cmath>
 #include <filesystem>
+#include <iterator>
+#include <limits>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "base/file.h"
 #include "report/html.h"
@@ -70,6 +74,36 @@ TEST(Svg, DegenerateDataStillGivesAChart) {
   EXPECT_EQ(svg.find("inf"), std::string::npos);
   chart.series = {{"negative", {{-1, -1}}}};
   EXPECT_NE(render_line_chart(chart).find("No data"), std::string::npos);
+}
+
+TEST(Svg, ExtremeValuesStayNumbers) {
+  using Points = std::vector<std::pair<double, double>>;
+  const double largest = std::numeric_limits<double>::max();
+  const double smallest = std::numeric_limits<double>::denorm_min();
+  const Points cases[] = {
+      {{0, 0}},
+      {{0, 0}, {0, smallest}},
+      {{smallest, smallest}, {1, 1}},
+      {{1, 1}, {1 + 1e-16, 1 + 1e-16}, {1 + 3e-16, 1 + 3e-16}},
+      {{1e17, -1e17}, {1e17 + 16, -1e17 - 16}},
+      {{1e-300, 1e-300}, {1e300, 1e300}},
+      {{-1e300, 1e300}, {1e300, -1e300}},
+      {{1e300, 1e300}},
+      {{1e308, 1e308}, {-1e308, -1e308}, {1, 1}},
+      {{largest, largest}, {-largest, 0}, {INFINITY, NAN}, {2, 3}, {5, 7}},
+  };
+  for (size_t i = 0; i < std::size(cases); ++i) {
+    for (const bool log : {false, true}) {
+      LineChart chart;
+      chart.x_log = chart.y_log = log;
+      chart.series = {{"s", cases[i]}};
+      const std::string svg = render_line_chart(chart);
+      EXPECT_EQ(svg.find("nan"), std::string::npos) << i << log << svg;
+      EXPECT_EQ(svg.find("inf"), std::string::npos) << i << log << svg;
+      EXPECT_EQ(svg.substr(svg.size() - 6), "</svg>");
+      EXPECT_LT(svg.size(), 10'000u) << i << log;
+    }
+  }
 }
 
 TEST(Svg, LongSeriesAreThinnedButKeepTheirEnd) {
@@ -172,6 +206,32 @@ TEST_F(ReportFolder, ErrorsNameTheFileAndTheKey) {
   write("report.json",
         R"({"title":"T","sections":[{"heading":"H","pictures":[{"file":"x.png","alt":"a"}]}]})");
   EXPECT_NE(build_report(folder_).error().to_string().find("x.png"), std::string::npos);
+}
+
+TEST_F(ReportFolder, FiltersThatCouldNeverMatchAreErrors) {
+  write("log.jsonl", "{\"u\":1,\"l\":3.5,\"e\":\"t\"}\n{\"u\":2,\"l\":2.5,\"e\":\"t\"}\n");
+  const auto with = [&](const std::string& filter) {
+    write("report.json", R"({"title":"T","sections":[{"heading":"H","curves":[{"title":"C",
+          "description":"d","x":"u","y":"l","series":[{"file":"log.jsonl","where":)" +
+                             filter + "}]}]}]}");
+    return build_report(folder_);
+  };
+  for (const char* filter : {"3", R"("e")", R"([{"e":"t"}])", "null"}) {
+    const auto page = with(filter);
+    ASSERT_FALSE(page.ok()) << filter;
+    EXPECT_NE(page.error().to_string().find("series[0].where"), std::string::npos);
+  }
+  for (const char* filter : {R"({"e":3})", R"({"e":true})", R"({"e":null})", R"({"e":["t"]})",
+                             R"({"e":{"t":1}})", R"({"l":3.5,"e":1})"}) {
+    const auto page = with(filter);
+    ASSERT_FALSE(page.ok()) << filter;
+    EXPECT_NE(page.error().to_string().find("where.e"), std::string::npos)
+        << page.error().to_string();
+  }
+  const auto whole = with(R"({"u":2.0,"e":"t"})");
+  ASSERT_TRUE(whole.ok()) << whole.error().to_string();
+  EXPECT_EQ(count_of(*whole, "<circle"), 1u) << "2.0 is 2";
+  EXPECT_TRUE(with(R"({"e":"other","absent":1})").ok()) << "what matches nothing yet may later";
 }
 
 }  // namespace
