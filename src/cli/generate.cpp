@@ -20,7 +20,7 @@ struct Options {
   ModelOptions model;
   SamplerFlags sampler;
   PromptOptions prompt;
-  int64_t count = 1;
+  int64_t count = 0;  // 0: one for each prompt
   int64_t batch = 0;
   int64_t length = 0;
   int64_t seed = 0;
@@ -49,7 +49,9 @@ Status write_images(const model::ModelConfig& config, const Options& options,
     report::Image image =
         report::Image::filled(config.image_width, config.image_height, config.image_channels, 0);
     const size_t size = std::min(image.pixels.size(), tokens.size());
-    for (size_t i = 0; i < size; ++i) image.pixels[i] = static_cast<uint8_t>(tokens[i]);
+    for (size_t i = 0; i < size; ++i) {
+      image.pixels[i] = report::pixel_of_level(tokens[i], config.head.classes);
+    }
     images.push_back(std::move(image));
   }
   report::SheetLayout layout;
@@ -123,9 +125,13 @@ Status run(Options& options, Context& context) {
   const model::ModelConfig& config = model->config();
   runtime::GenerateOptions generation;
   TARN_ASSIGN(generation.prompts, options.prompt.read(config));
-  if (generation.prompts.size() > 1) {
-    options.count = static_cast<int64_t>(generation.prompts.size());
+  const auto prompts = static_cast<int64_t>(generation.prompts.size());
+  if (prompts > 1 && options.count > 0 && options.count != prompts) {
+    return invalid_argument(fmt::format("got {}, wanted {}, one for each prompt, or no -n at all",
+                                        options.count, prompts),
+                            "-n");
   }
+  if (options.count == 0) options.count = std::max<int64_t>(1, prompts);
   if (options.batch == 0) options.batch = std::min<int64_t>(options.count, 64);
   generation.count = options.count;
   generation.batch = options.batch;
@@ -159,7 +165,8 @@ void add_generate(Command& program, Selection& selection) {
   Command command = program.add(selection, "generate", "Draw images, text or tokens from a model",
                                 [options](Context& context) { return run(*options, context); });
   options->model.add_to(command);
-  command.integer("-n,--count", options->count, 1, kMaxCount, "sequences (default: 1)");
+  command.integer("-n,--count", options->count, 1, kMaxCount,
+                  "sequences (default: 1, or one for each of several prompts)");
   command.integer("--batch", options->batch, 1, 1'000'000,
                   "sequences advanced together (default: all, at most 64)");
   command.integer("--length", options->length, 1, 1'000'000'000,
@@ -170,8 +177,11 @@ void add_generate(Command& program, Selection& selection) {
   command.choice("--mode", options->mode, {"recurrent", "parallel"},
                  "recurrent (default: carries a state) or parallel (whole prefix every token)");
   command.text("--out", options->out, "FILE", "PNG sheet of images, or a text file");
-  command.integer("--scale", options->scale, 1, 64, "pixels per image pixel of the sheet");
-  command.integer("--columns", options->columns, 1, 10'000, "images per row of the sheet");
+  command.integer(
+      "--scale", options->scale, 1, 64,
+      "pixels per image pixel of the sheet (default: 1, small images more, up to 56 in all)");
+  command.integer("--columns", options->columns, 1, 10'000,
+                  "images per row of the sheet (default: as square as possible)");
 }
 
 }  // namespace tarn::cli

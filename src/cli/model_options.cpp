@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "report/png.h"
 
@@ -23,7 +24,11 @@ Result<std::vector<int32_t>> read_image(const model::ModelConfig& config, const 
   TARN_ASSIGN(
       const report::Image image,
       report::read_png(file, config.image_width, config.image_height, config.image_channels));
-  return upper_half(config, std::vector<int32_t>(image.pixels.begin(), image.pixels.end()));
+  std::vector<int32_t> levels;
+  for (const uint8_t pixel : image.pixels) {
+    levels.push_back(report::level_of_pixel(pixel, config.head.classes));
+  }
+  return upper_half(config, std::move(levels));
 }
 
 Result<std::vector<std::vector<int32_t>>> read_data_images(const model::ModelConfig& config,

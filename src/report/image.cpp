@@ -10,6 +10,7 @@ namespace tarn::report {
 namespace {
 
 constexpr int64_t kMaxSheetBytes = int64_t{1} << 28;
+constexpr int64_t kWhite = 255;
 constexpr int64_t kReadableSize = 56;  // pixels: a 28-pixel digit doubled
 
 int64_t automatic_columns(int64_t count) {
@@ -37,6 +38,17 @@ void draw_scaled(const Image& image, int64_t scale, int64_t top, int64_t left, I
 Image Image::filled(int64_t width, int64_t height, int64_t channels, uint8_t value) {
   return {width, height, channels,
           std::vector<uint8_t>(static_cast<size_t>(width * height * channels), value)};
+}
+
+uint8_t pixel_of_level(int64_t level, int64_t levels) {
+  const int64_t last = std::max<int64_t>(1, levels - 1);
+  return static_cast<uint8_t>((2 * kWhite * std::clamp<int64_t>(level, 0, last) + last) /
+                              (2 * last));
+}
+
+int32_t level_of_pixel(uint8_t pixel, int64_t levels) {
+  const int64_t last = std::max<int64_t>(0, levels - 1);
+  return static_cast<int32_t>((2 * last * pixel + kWhite) / (2 * kWhite));
 }
 
 Result<Image> make_sheet(std::span<const Image> images, const SheetLayout& layout) {

@@ -25,6 +25,11 @@ struct Image {
   }
 };
 
+/// Levels 0 to levels − 1 of a model on black to white, rounded; a level of 256 is its own pixel.
+/// Levels outside, such as a start token, take the nearest end. The inverse gives the nearest level.
+uint8_t pixel_of_level(int64_t level, int64_t levels);
+int32_t level_of_pixel(uint8_t pixel, int64_t levels);
+
 struct SheetLayout {
   int64_t columns = 0;  ///< pictures per row; 0: as square as possible
   int64_t scale = 0;    ///< pixels become scale × scale blocks; 0: small pictures reach 56 pixels

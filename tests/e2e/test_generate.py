@@ -48,6 +48,32 @@ def prompts_are_kept(suite, image, text):
     suite.expect((suite.folder / "one.png").stat().st_size > 0, "a completion is written")
 
 
+def levels_are_scaled(suite):
+    """A picture of 512 levels shows level 300 as its neighbour of 256 levels would show 150."""
+    sheets = []
+    for levels, token in ((256, 150), (512, 300)):
+        document = e2e.config([e2e.LINEAR], width=2, height=2)
+        document.update(vocabulary=levels + 1, start_token=levels)
+        document["head"]["levels"] = levels
+        suite.write(f"levels-{levels}.json", document)
+        suite.json("init", f"levels-{levels}.json", f"levels-{levels}")
+        suite.json("generate", f"levels-{levels}", "--tokens", token, "--length", "1", "--out",
+                   "level.png")
+        sheets.append((suite.folder / "level.png").read_bytes())
+    suite.expect(sheets[0] == sheets[1], "level 300 of 512 is not drawn as 150 of 256")
+
+
+def counts_agree(suite, image):
+    """Several prompts give their number; -n may repeat it and must not contradict it."""
+    prompts = ["generate", image, "--prompt-data", suite.source / "data/mnist", "--length", "393",
+               "--prompt-index"]
+    suite.refuse("-n against two prompts", *prompts, "0,1", "-n", "3", says=["-n", "3", "2"])
+    suite.refuse("-n 1 against two prompts", *prompts, "0,1", "-n", "1", says=["-n", "1", "2"])
+    for words, count in ((["0,1"], 2), (["0,1", "-n", "2"], 2), (["0"], 1), (["0", "-n", "3"], 3)):
+        got = suite.json(*prompts, *words)["count"]
+        suite.expect(got == count, f"prompts {' '.join(words)}: {got} sequences, wanted {count}")
+
+
 def main():
     suite = e2e.Suite(__doc__)
     small = suite.model("small", [e2e.LINEAR, e2e.SOFTMAX], width=6, height=6)
@@ -59,6 +85,8 @@ def main():
     figures(suite, linear)
     modes_agree(suite, text)
     prompts_are_kept(suite, mnist, text)
+    counts_agree(suite, mnist)
+    levels_are_scaled(suite)
     suite.finish()
 
 

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <cmath>
 #include <cstdlib>
 #include <filesystem>
 #include <string>
@@ -145,6 +146,29 @@ TEST(Sheet, IsNearlySquareAndRefusesMixturesAndGiants) {
   SheetLayout huge;
   huge.scale = int64_t{1} << 20;
   EXPECT_FALSE(make_sheet(images, huge).ok());
+}
+
+TEST(Levels, SpanBlackToWhiteForAnyNumberOfThem) {
+  for (int level = 0; level < 256; ++level) {
+    ASSERT_EQ(pixel_of_level(level, 256), level);
+    ASSERT_EQ(level_of_pixel(static_cast<uint8_t>(level), 256), level);
+  }
+  for (const int64_t levels : {2, 3, 16, 255, 257, 512, 65'536}) {
+    EXPECT_EQ(pixel_of_level(0, levels), 0);
+    EXPECT_EQ(pixel_of_level(levels - 1, levels), 255);
+    EXPECT_EQ(pixel_of_level(levels, levels), 255) << "a start token does not wrap";
+    EXPECT_EQ(level_of_pixel(0, levels), 0);
+    EXPECT_EQ(level_of_pixel(255, levels), levels - 1);
+    const double step = 255.0 / static_cast<double>(levels - 1);
+    for (int64_t level = 0; level < levels; ++level) {
+      const double exact = step * static_cast<double>(level);
+      ASSERT_LE(std::abs(pixel_of_level(level, levels) - exact), 0.5) << level << " " << levels;
+      if (levels > 256) continue;
+      ASSERT_EQ(level_of_pixel(pixel_of_level(level, levels), levels), level) << levels;
+    }
+  }
+  EXPECT_EQ(pixel_of_level(300, 512), 150);
+  EXPECT_EQ(pixel_of_level(0, 1), 0);
 }
 
 }  // namespace
