@@ -7,6 +7,7 @@ namespace tarn::cli {
 
 void add_bench(Command& program, Selection& selection) {
   Command bench = program.group("bench", "Measure speed and memory on this machine");
+  add_bench_roof(bench, selection);
   add_bench_attention(bench, selection);
   add_bench_generate(bench, selection);
   add_bench_crossover(bench, selection);

@@ -5,6 +5,7 @@
 namespace tarn::cli {
 
 /// The subcommands of `tarn bench`, one per file.
+void add_bench_roof(Command& program, Selection& selection);
 void add_bench_attention(Command& program, Selection& selection);
 void add_bench_generate(Command& program, Selection& selection);
 void add_bench_crossover(Command& program, Selection& selection);

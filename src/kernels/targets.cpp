@@ -62,16 +62,24 @@ bool force_target(const std::string& name) {
 
 #if defined(__x86_64__)
 
-bool has_amx_bf16() {
+namespace {
+
+/// AMX tiles with the product of that bit of leaf 7's EDX, from CPU and operating system.
+bool has_amx(unsigned product) {
   unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
   if (__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) == 0) return false;
-  constexpr unsigned kTileAndBf16 = (1u << 24) | (1u << 22);
-  if ((edx & kTileAndBf16) != kTileAndBf16) return false;
+  const unsigned wanted = (1u << 24) | product;
+  if ((edx & wanted) != wanted) return false;
   // Linux hands out the tile registers only to processes that ask: XFEATURE_XTILEDATA is 18.
   constexpr long kArchRequestPermission = 0x1023;
   constexpr long kTileData = 18;
   return syscall(SYS_arch_prctl, kArchRequestPermission, kTileData) == 0;
 }
+
+}  // namespace
+
+bool has_amx_bf16() { return has_amx(1u << 22); }
+bool has_amx_int8() { return has_amx(1u << 25); }
 
 std::string cpu_model_name() {
   std::array<unsigned, 12> words{};
@@ -91,6 +99,7 @@ std::string cpu_model_name() {
 #else
 
 bool has_amx_bf16() { return false; }
+bool has_amx_int8() { return false; }
 
 std::string cpu_model_name() {
   std::ifstream file("/proc/cpuinfo");
