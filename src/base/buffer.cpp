@@ -2,17 +2,27 @@
 
 #include <sys/mman.h>
 
-#include "base/check.h"
+#include <string>
+
+#include "base/log.h"
 
 namespace tarn {
+namespace {
+
+[[noreturn]] void out_of_memory(size_t bytes) {
+  log_message(LogLevel::kError, "out of memory: wanted " + std::to_string(bytes) + " bytes");
+  std::abort();
+}
+
+}  // namespace
 
 void* allocate_aligned(size_t bytes) {
   constexpr size_t kHugePage = size_t{2} << 20;
   const bool huge = bytes >= 2 * kHugePage;
   const size_t alignment = huge ? kHugePage : kAlignment;
   const size_t rounded = (bytes + alignment - 1) / alignment * alignment;
-  void* memory = std::aligned_alloc(alignment, rounded);
-  TARN_CHECK(memory != nullptr);
+  void* memory = rounded < bytes ? nullptr : std::aligned_alloc(alignment, rounded);
+  if (memory == nullptr) out_of_memory(bytes);
   // Advice only: without huge pages everything works, slower.
   if (huge) static_cast<void>(madvise(memory, rounded, MADV_HUGEPAGE));
   return memory;
