@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/checked.h"
+#include "mixers/mixer.h"
 #include "runtime/prefix_runner.h"
 #include "runtime/process_memory.h"
 #include "runtime/session.h"
@@ -105,7 +106,41 @@ Status check_prompts(const model::ModelConfig& config, const GenerateOptions& op
   return {};
 }
 
-Status check_memory(const model::Model& model, const GenerateOptions& options) {
+/// Floats of activations for each row that the decoder has in hand: its own vectors, and what is
+/// widest of a layer, the operator's inputs and outputs or the hidden layer.
+int64_t activations_per_row(const model::ModelConfig& config) {
+  int64_t widest = 0;
+  for (const model::LayerConfig& layer : config.layers) {
+    const mixers::OpShape shape = layer.mixer->op_shape(*layer.mixer_config);
+    int64_t width = shape.out_heads * shape.out_dim;
+    for (const mixers::OpInput& input : shape.inputs) width += input.heads * input.dim;
+    widest = std::max({widest, width, layer.mlp_hidden_dim});
+  }
+  return 3 * config.model_dim + widest;
+}
+
+/// Bytes of activations and head outputs of the largest pass; nothing when that overflows. In the
+/// parallel mode the decoder takes kDecoderRows rows, or one sequence, at once on every thread.
+std::optional<int64_t> activation_bytes(const model::Model& model, const GenerateOptions& options,
+                                        int64_t threads) {
+  constexpr int64_t kDecoderRows = 1024;
+  const bool recurrent = options.mode == GenerateMode::kRecurrent;
+  size_t prompt = 0;
+  for (const auto& tokens : options.prompts) prompt = std::max(prompt, tokens.size());
+  const int64_t piece = std::min(static_cast<int64_t>(prompt) + 1, Generator::kPieceTokens);
+  const auto rows = checked_mul(options.batch, recurrent ? piece : options.length);
+  const auto most = recurrent ? std::optional<int64_t>(Generator::kPassRows)
+                              : checked_mul(threads, std::max(kDecoderRows, options.length));
+  if (!rows || !most) return std::nullopt;
+  const auto activations =
+      checked_mul(std::min(*rows, *most), 4 * activations_per_row(model.config()));
+  // Recurrent: those of the pass, and those that each session keeps.
+  const auto outputs = checked_mul(
+      options.batch, (recurrent ? int64_t{8} : int64_t{4}) * model.config().head.output_dim());
+  return activations && outputs ? checked_add(*activations, *outputs) : std::nullopt;
+}
+
+Status check_memory(const model::Model& model, const GenerateOptions& options, int64_t threads) {
   const int64_t limit =
       options.memory_limit_bytes > 0 ? options.memory_limit_bytes : machine_memory_bytes();
   const bool recurrent = options.mode == GenerateMode::kRecurrent;
@@ -117,19 +152,23 @@ Status check_memory(const model::Model& model, const GenerateOptions& options) {
   if (states) states = checked_mul(*states, options.batch);
   std::optional<int64_t> tokens = checked_mul(options.length, int64_t{4});
   if (tokens) tokens = checked_mul(*tokens, options.count);
+  const std::optional<int64_t> activations = activation_bytes(model, options, threads);
   std::optional<int64_t> total;
-  if (states && tokens) total = checked_add(*states, *tokens);
+  if (states && tokens && activations) total = checked_add(*states, *tokens);
+  if (total) total = checked_add(*total, *activations);
   if (total && *total <= limit) return {};
   return Error{ErrorCode::kResource,
                std::to_string(options.count) + " sequences of " + std::to_string(options.length) +
                    " tokens in batches of " + std::to_string(options.batch) + " need " +
                    (total ? std::to_string(*total) : std::string("more than 2^63")) +
-                   " bytes of states and tokens, the limit is " + std::to_string(limit),
+                   " bytes of states, activations and tokens, the limit is " +
+                   std::to_string(limit),
                {}};
 }
 
 /// Fills in defaults and checks everything.
-Result<GenerateOptions> resolve(const model::Model& model, GenerateOptions options) {
+Result<GenerateOptions> resolve(const model::Model& model, GenerateOptions options,
+                                int64_t threads) {
   const model::ModelConfig& config = model.config();
   if (options.count < 1) return out_of_range("count", options.count, "at least 1");
   if (options.batch < 1) return out_of_range("batch", options.batch, "at least 1");
@@ -157,7 +196,7 @@ Result<GenerateOptions> resolve(const model::Model& model, GenerateOptions optio
                           "in [1, " + std::to_string(options.length) + "]");
     }
   }
-  TARN_RETURN_IF_ERROR(check_memory(model, options));
+  TARN_RETURN_IF_ERROR(check_memory(model, options, threads));
   return options;
 }
 
@@ -345,7 +384,8 @@ Result<GenerateResult> estimate_parallel(const model::Model& model, const Genera
 Result<GenerateResult> generate(std::shared_ptr<const model::Model> model,
                                 const GenerateOptions& options, ThreadPool* pool) {
   TARN_RETURN_IF_ERROR(check_causal(*model));
-  TARN_ASSIGN(const GenerateOptions resolved, resolve(*model, options));
+  TARN_ASSIGN(const GenerateOptions resolved,
+              resolve(*model, options, pool != nullptr ? pool->num_threads() : 1));
   if (resolved.mode == GenerateMode::kRecurrent) return run_recurrent(model, resolved, pool);
   if (resolved.positions_to_time.empty()) return run_parallel(*model, resolved, pool);
   return estimate_parallel(*model, resolved, pool);

@@ -35,7 +35,7 @@ struct GenerateOptions {
   /// when only timing: positions done, positions in all.
   std::function<void(int64_t done, int64_t total)> progress{};
   const std::atomic<bool>* cancel = nullptr;  ///< set it to stop: the result is kCancelled
-  /// Refuse (kResource) when states and tokens of a batch would take more; 0: the machine's memory.
+  /// Refuse (kResource) when states, activations and tokens would take more; 0: the machine's all.
   int64_t memory_limit_bytes = 0;
 };
 

@@ -180,10 +180,17 @@ TEST(Generate, AsksForMemoryBeforeItTakesIt) {
        {GenerateOptions{.count = 1'000'000'000'000, .length = 100},
         GenerateOptions{.length = 1'000'000'000'000},
         GenerateOptions{.count = INT64_MAX, .batch = INT64_MAX, .length = INT64_MAX},
-        GenerateOptions{.count = 100, .batch = 100, .length = 100, .memory_limit_bytes = 10'000}}) {
+        GenerateOptions{.count = 100, .batch = 100, .length = 100, .memory_limit_bytes = 10'000},
+        // No state: the activations of 100 rows of at least 48 floats.
+        GenerateOptions{
+            .length = 100, .mode = GenerateMode::kParallel, .memory_limit_bytes = 19'200}}) {
     const auto result = generate(model, options, nullptr);
     ASSERT_FALSE(result.ok());
     EXPECT_EQ(result.error().code, ErrorCode::kResource);
+  }
+  for (const auto mode : {GenerateMode::kRecurrent, GenerateMode::kParallel}) {
+    const GenerateOptions fits{.length = 100, .mode = mode, .memory_limit_bytes = 1 << 20};
+    EXPECT_TRUE(generate(model, fits, nullptr).ok());
   }
 }
 
