@@ -13,6 +13,8 @@ namespace tarn::runtime {
 
 namespace {
 
+constexpr int64_t kPieceTokens = 1024;
+
 /// Keeps a NaN: a form that gives one must not pass.
 double larger(double a, double b) { return b > a || std::isnan(b) ? b : a; }
 
@@ -51,7 +53,8 @@ struct FormOutput {
 
 /// Head outputs of every row through one form, in pieces of `piece` inputs.
 Result<FormOutput> run_form(const std::shared_ptr<const model::Model>& model, mixers::Form form,
-                            int64_t piece, std::span<const int32_t> inputs, ThreadPool* pool) {
+                            int64_t piece, std::span<const int32_t> inputs, ThreadPool* pool,
+                            const std::atomic<bool>* cancel) {
   const auto count = static_cast<int64_t>(inputs.size());
   const int64_t width = model->config().head.output_dim();
   FormOutput output;
@@ -67,6 +70,9 @@ Result<FormOutput> run_form(const std::shared_ptr<const model::Model>& model, mi
   }
   const auto start = std::chrono::steady_clock::now();
   for (int64_t done = 0; done < count;) {
+    if (cancel != nullptr && cancel->load(std::memory_order_relaxed)) {
+      return Error{ErrorCode::kCancelled, "the comparison was stopped on request", {}};
+    }
     const int64_t begin = 0;
     const int64_t length = std::min(piece, count - done);
     const model::TokenBatch tokens{{1, &begin, &length}, &done, inputs.data() + done};
@@ -91,7 +97,8 @@ double FormComparison::max_row_error() const {
 }
 
 Result<FormComparison> compare_forms(std::shared_ptr<const model::Model> model,
-                                     std::span<const int32_t> tokens, ThreadPool* pool) {
+                                     std::span<const int32_t> tokens, ThreadPool* pool,
+                                     const std::atomic<bool>* cancel) {
   const model::ModelConfig& config = model->config();
   TARN_RETURN_IF_ERROR(check_causal(*model));
   const auto count = static_cast<int64_t>(tokens.size());
@@ -107,9 +114,11 @@ Result<FormComparison> compare_forms(std::shared_ptr<const model::Model> model,
                             ", must be in [0, " + std::to_string(config.vocabulary) + ")");
   }
   using mixers::Form;
-  TARN_ASSIGN(const FormOutput parallel, run_form(model, Form::kParallel, count, inputs, pool));
-  TARN_ASSIGN(const FormOutput chunk, run_form(model, Form::kChunk, count, inputs, pool));
-  TARN_ASSIGN(const FormOutput step, run_form(model, Form::kStep, 1, inputs, pool));
+  TARN_ASSIGN(const FormOutput parallel,
+              run_form(model, Form::kParallel, count, inputs, pool, cancel));
+  TARN_ASSIGN(const FormOutput chunk,
+              run_form(model, Form::kChunk, kPieceTokens, inputs, pool, cancel));
+  TARN_ASSIGN(const FormOutput step, run_form(model, Form::kStep, 1, inputs, pool, cancel));
   const auto width = static_cast<size_t>(config.head.output_dim());
   FormComparison result;
   result.tokens = count;
@@ -123,7 +132,8 @@ Result<FormComparison> compare_forms(std::shared_ptr<const model::Model> model,
 }
 
 Result<FormComparison> compare_forms(std::shared_ptr<const model::Model> model, int64_t count,
-                                     uint64_t seed, ThreadPool* pool) {
+                                     uint64_t seed, ThreadPool* pool,
+                                     const std::atomic<bool>* cancel) {
   const model::ModelConfig& config = model->config();
   constexpr int64_t kMostTokens = int64_t{1} << 24;
   const int64_t limit = config.max_tokens > 0 ? config.max_tokens : kMostTokens;
@@ -135,7 +145,7 @@ Result<FormComparison> compare_forms(std::shared_ptr<const model::Model> model, 
   const auto classes = static_cast<uint32_t>(std::min(config.head.classes, config.vocabulary));
   std::vector<int32_t> tokens(static_cast<size_t>(count));
   for (int32_t& token : tokens) token = static_cast<int32_t>(rng.next_below(classes));
-  return compare_forms(std::move(model), tokens, pool);
+  return compare_forms(std::move(model), tokens, pool, cancel);
 }
 
 }  // namespace tarn::runtime

@@ -38,6 +38,7 @@ Result<Side> prepare(const mixers::MixerDef& mixer, const CrossoverOptions& opti
   side.options.pass = OperatorPass::kStep;
   side.options.batch = options.batch;
   side.options.repeats = options.repeats;
+  side.options.cancel = options.cancel;
   TARN_RETURN_IF_ERROR(check_operator(mixer, side.options, pool));
   return side;
 }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <string>
@@ -17,6 +18,7 @@ struct CrossoverOptions {
   int64_t repeats = 7;
   std::vector<int64_t> tokens;  ///< positions to measure at, ascending
   std::function<void(int64_t done, int64_t total)> progress;
+  const std::atomic<bool>* cancel = nullptr;  ///< as in OperatorBenchOptions
 };
 
 struct CrossoverPoint {

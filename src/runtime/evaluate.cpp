@@ -16,6 +16,9 @@ namespace tarn::runtime {
 namespace {
 
 constexpr int64_t kPieceTokens = 1024;
+/// Rows of one pass for each thread: a fraction of a second of work between looks at `cancel`. More
+/// would gain nothing, because the decoder takes about 1,000 rows at once.
+constexpr int64_t kPassRows = 4096;
 
 using Sequences = std::span<const std::vector<int32_t>>;
 
@@ -44,18 +47,36 @@ Status check_sequences(const model::ModelConfig& config, Sequences sequences) {
   return {};
 }
 
+/// Tokens of a sequence that one pass takes.
+int64_t piece_tokens(mixers::Form form) {
+  switch (form) {
+    case mixers::Form::kStep: return 1;
+    case mixers::Form::kParallel: return INT64_MAX;
+    default: return kPieceTokens;
+  }
+}
+
+/// Sequences of one pass: as many as asked for, while their rows are at most kPassRows per thread.
+int64_t pass_sequences(Sequences sequences, const EvaluateOptions& options, ThreadPool* pool) {
+  size_t longest = 1;
+  for (const auto& sequence : sequences) longest = std::max(longest, sequence.size());
+  const int64_t rows = std::min(piece_tokens(options.form), static_cast<int64_t>(longest));
+  const int64_t threads = pool != nullptr ? pool->num_threads() : 1;
+  const int64_t most = std::max<int64_t>(1, kPassRows / rows) * threads;
+  return std::min({options.batch, static_cast<int64_t>(sequences.size()), most});
+}
+
 /// Evaluates a batch of sequences piece by piece; owns what is reused from batch to batch.
 class Evaluator {
  public:
   Evaluator(std::shared_ptr<const model::Model> model, const EvaluateOptions& options,
             ThreadPool* pool)
-      : model_(std::move(model)),
+      : cancel_(options.cancel),
+        model_(std::move(model)),
         form_(options.form == mixers::Form::kAuto ? mixers::Form::kChunk : options.form),
         pool_(pool),
         batch_(*model_) {
-    piece_ = form_ == mixers::Form::kStep       ? 1
-             : form_ == mixers::Form::kParallel ? INT64_MAX
-                                                : kPieceTokens;
+    piece_ = piece_tokens(form_);
     if (form_ == mixers::Form::kParallel) return;
     for (int64_t i = 0; i < options.batch; ++i) states_.emplace_back(model_);
   }
@@ -70,6 +91,9 @@ class Evaluator {
     }
     int64_t done = 0;
     while (gather(sequences, done)) {
+      if (cancel_ != nullptr && cancel_->load(std::memory_order_relaxed)) {
+        return Error{ErrorCode::kCancelled, "evaluation was stopped on request", {}};
+      }
       forward();
       TARN_RETURN_IF_ERROR(score(first, bits));
       done += std::min(piece_, INT64_MAX - done);
@@ -146,6 +170,7 @@ class Evaluator {
     return {};
   }
 
+  const std::atomic<bool>* cancel_;
   std::shared_ptr<const model::Model> model_;
   mixers::Form form_;
   ThreadPool* pool_;
@@ -192,14 +217,11 @@ Result<EvaluateResult> evaluate(std::shared_ptr<const model::Model> model, Seque
   TARN_RETURN_IF_ERROR(check_sequences(model->config(), sequences));
   const auto total = static_cast<int64_t>(sequences.size());
   EvaluateOptions resolved = options;
-  resolved.batch = std::min(options.batch, total);
+  resolved.batch = pass_sequences(sequences, options, pool);
   const auto start = std::chrono::steady_clock::now();
   Evaluator evaluator(model, resolved, pool);
   std::vector<double> bits(sequences.size());
   for (int64_t begin = 0; begin < total; begin += resolved.batch) {
-    if (options.cancel != nullptr && options.cancel->load(std::memory_order_relaxed)) {
-      return Error{ErrorCode::kCancelled, "evaluation was stopped on request", {}};
-    }
     const auto first = static_cast<size_t>(begin);
     const auto size = static_cast<size_t>(std::min(resolved.batch, total - begin));
     TARN_RETURN_IF_ERROR(

@@ -15,10 +15,10 @@
 namespace tarn::runtime {
 
 struct EvaluateOptions {
-  int64_t batch = 8;                                            ///< sequences per pass
+  int64_t batch = 8;  ///< sequences per pass; fewer when so many would make it long
   mixers::Form form = mixers::Form::kChunk;                     ///< kAuto counts as kChunk
   std::function<void(int64_t done, int64_t total)> progress{};  ///< sequences, after every pass
-  const std::atomic<bool>* cancel = nullptr;
+  const std::atomic<bool>* cancel = nullptr;  ///< looked at before every piece of every pass
 };
 
 struct EvaluateResult {

@@ -189,6 +189,9 @@ Result<LongRunResult> long_run_check(const mixers::MixerDef& mixer, const LongRu
   ErrorSums window;
   int64_t resident_before = -1;
   for (int64_t done = 1; done <= options.tokens; ++done) {
+    if (options.cancel != nullptr && options.cancel->load(std::memory_order_relaxed)) {
+      return Error{ErrorCode::kCancelled, "the long run was stopped on request", mixer.name};
+    }
     size_t next = 0;
     for (const mixers::OpInput& input : shape.inputs) {
       for (int64_t i = 0; i < input.heads * input.dim; ++i, ++next) {
@@ -213,9 +216,6 @@ Result<LongRunResult> long_run_check(const mixers::MixerDef& mixer, const LongRu
     result.resident_growth_bytes =
         resident < 0 ? -1 : std::max(result.resident_growth_bytes, resident - resident_before);
     if (options.progress) options.progress(done, options.tokens);
-    if (options.cancel != nullptr && options.cancel->load(std::memory_order_relaxed)) {
-      return Error{ErrorCode::kCancelled, "the long run was stopped on request", mixer.name};
-    }
   }
   result.tokens = options.tokens;
   result.norm_error = total.ratio();

@@ -24,15 +24,21 @@ double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-/// Times `call` `repeats` times after one untimed call; fills the ms_ figures.
+bool is_cancelled(const OperatorBenchOptions& options) {
+  return options.cancel != nullptr && options.cancel->load(std::memory_order_relaxed);
+}
+
+/// Times `call` as often as asked after one untimed call; fills the ms_ figures unless cancelled.
 template <class Call>
-void time_calls(int64_t repeats, Call call, OperatorBenchResult& result) {
+void time_calls(const OperatorBenchOptions& options, Call call, OperatorBenchResult& result) {
+  if (is_cancelled(options)) return;
   const Clock::time_point first = Clock::now();
   call();
   const double once = std::max(seconds_since(first), 1e-9);
   const int64_t bunch = std::max<int64_t>(1, static_cast<int64_t>(kShortestTiming / once));
   std::vector<double> times;
-  for (int64_t i = 0; i < repeats; ++i) {
+  for (int64_t i = 0; i < options.repeats; ++i) {
+    if (is_cancelled(options)) return;
     const Clock::time_point start = Clock::now();
     for (int64_t j = 0; j < bunch; ++j) call();
     times.push_back(1e3 * seconds_since(start) / static_cast<double>(bunch));
@@ -71,10 +77,7 @@ OperatorBenchResult bench_step(const mixers::MixerDef& mixer, const mixers::Mixe
                            std::vector<int64_t>(static_cast<size_t>(options.batch), 1));
   call.randomise(options.seed);
   OperatorState state(mixer.state_specs(config), options.batch, options.tokens + 1);
-  uint32_t stream = 0;
-  for (Buffer<float>& tensor : state.tensors()) {
-    fill_random(tensor.span(), mixers::OpInput::Range::kUnitInterval, options.seed, ++stream);
-  }
+  if (!state.randomise(options.seed, [&] { return is_cancelled(options); })) return {};
   // Every call answers the same position: the state keeps its size while it is timed.
   for (int64_t& position : call.positions()) position = options.tokens;
   mixers::OpArgs<float>& args = call.args();
@@ -84,7 +87,7 @@ OperatorBenchResult bench_step(const mixers::MixerDef& mixer, const mixers::Mixe
   args.arena = &arena;
   OperatorBenchResult result;
   time_calls(
-      options.repeats, [&] { mixer.step(args); }, result);
+      options, [&] { mixer.step(args); }, result);
   result.peak_extra_bytes = arena.capacity_bytes();
   result.tensor_bytes = call.bytes();
   result.state_bytes = state.bytes();
@@ -131,19 +134,11 @@ OperatorBenchResult bench_sequences(const mixers::MixerDef& mixer,
   if (with_backward) run_backward();
   result.peak_extra_bytes = arena.capacity_bytes() + saved.size_bytes();
   if (measures) result.resident_growth_bytes = peak_resident_bytes() - before;
-  switch (options.pass) {
-    case OperatorPass::kBackward: time_calls(options.repeats, run_backward, result); break;
-    case OperatorPass::kForwardBackward:
-      time_calls(
-          options.repeats,
-          [&] {
-            run_forward();
-            run_backward();
-          },
-          result);
-      break;
-    default: time_calls(options.repeats, run_forward, result);
-  }
+  const auto run = [&] {
+    if (options.pass != OperatorPass::kBackward) run_forward();
+    if (with_backward) run_backward();
+  };
+  time_calls(options, run, result);
   return result;
 }
 
@@ -169,8 +164,12 @@ Result<OperatorBenchResult> bench_operator(const mixers::MixerDef& mixer,
   const auto rows = checked_mul(options.batch, step ? int64_t{1} : options.tokens);
   TARN_RETURN_IF_ERROR(
       check_memory(shape, rows.value_or(INT64_MAX), backward ? 2 : 1, step ? state_bytes : 0));
-  return step ? bench_step(mixer, *config, shape, options, pool)
-              : bench_sequences(mixer, *config, shape, options, pool);
+  const OperatorBenchResult result = step ? bench_step(mixer, *config, shape, options, pool)
+                                          : bench_sequences(mixer, *config, shape, options, pool);
+  if (is_cancelled(options)) {
+    return Error{ErrorCode::kCancelled, "the benchmark was stopped on request", {}};
+  }
+  return result;
 }
 
 }  // namespace tarn::runtime

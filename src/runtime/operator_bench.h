@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <string>
 
@@ -24,6 +25,7 @@ struct OperatorBenchOptions {
   int64_t tokens = 1024;
   int64_t repeats = 7;
   uint64_t seed = 1;
+  const std::atomic<bool>* cancel = nullptr;  ///< looked at before every call and while filling
 };
 
 struct OperatorBenchResult {
@@ -49,7 +51,8 @@ Result<double> check_operator(const mixers::MixerDef& mixer, const OperatorBench
                               ThreadPool* pool);
 
 /// Times a pass. Call check_operator first: a wrong kernel has no speed.
-/// Errors: kUnsupported without such a form; kResource when the tensors would not fit in memory.
+/// Errors: kUnsupported without such a form; kResource when the tensors would not fit in memory;
+/// cancelled.
 Result<OperatorBenchResult> bench_operator(const mixers::MixerDef& mixer,
                                            const OperatorBenchOptions& options, ThreadPool* pool);
 

@@ -15,16 +15,17 @@
 namespace tarn::runtime {
 
 /// Fills with the range an operator's input has: mean 0 and variance 1 (a sum of four uniform
-/// bytes), log decays in (-1, 0], or [0, 1). A few nanoseconds per value.
+/// bytes), log decays in (-1, 0], or [0, 1). A few nanoseconds per value. `values` may be the part
+/// of a tensor that starts at element `first`, a multiple of 4.
 template <class T>
-void fill_random(std::span<T> values, mixers::OpInput::Range range, uint64_t seed,
-                 uint32_t stream) {
+void fill_random(std::span<T> values, mixers::OpInput::Range range, uint64_t seed, uint32_t stream,
+                 uint64_t first = 0) {
   constexpr double kByteSum = 510.0;                     // mean of four bytes' sum
   constexpr double kByteDeviation = 147.80054127099805;  // sqrt(4 * (256^2 - 1) / 12)
   const std::array<uint32_t, 2> key = {static_cast<uint32_t>(seed),
                                        static_cast<uint32_t>(seed >> 32)};
   for (size_t i = 0; i < values.size(); i += 4) {
-    const uint64_t block = i / 4;
+    const uint64_t block = (first + i) / 4;
     const auto words = philox_block(
         {static_cast<uint32_t>(block), static_cast<uint32_t>(block >> 32), stream, 0}, key);
     for (size_t j = i; j < std::min(i + 4, values.size()); ++j) {
@@ -94,15 +95,15 @@ class OperatorCall {
   mixers::OpArgs<T> args_;
 };
 
-/// State tensors of several sequences, each with room for `entries` tokens.
+/// State tensors of several sequences, each with room for `entries` tokens; uninitialised.
 class OperatorState {
  public:
   OperatorState(const std::vector<mixers::StateSpec>& specs, int64_t sequences, int64_t entries) {
     for (const mixers::StateSpec& spec : specs) {
       const int64_t elements = *checked_product(std::span<const int64_t>(spec.shape));
       for (int64_t i = 0; i < sequences; ++i) {
-        tensors_.push_back(
-            Buffer<float>::filled(elements * (spec.per_token ? entries : 1), spec.initial_value));
+        tensors_.emplace_back(elements * (spec.per_token ? entries : 1));
+        initial_values_.push_back(spec.initial_value);
         pointers_.push_back(tensors_.back().data());
       }
     }
@@ -113,8 +114,27 @@ class OperatorState {
   OperatorState(const OperatorState&) = delete;
   OperatorState& operator=(const OperatorState&) = delete;
 
+  void reset() {
+    for (size_t i = 0; i < tensors_.size(); ++i) {
+      std::ranges::fill(tensors_[i].span(), initial_values_[i]);
+    }
+  }
+  /// Numbers in [0, 1). `stop` is asked before every MiB or so; false when it ended the work.
+  template <class Stop>
+  bool randomise(uint64_t seed, Stop stop) {
+    constexpr size_t kPiece = size_t{1} << 18;
+    for (size_t i = 0; i < tensors_.size(); ++i) {
+      const std::span<float> all = tensors_[i].span();
+      for (size_t begin = 0; begin < all.size(); begin += kPiece) {
+        if (stop()) return false;
+        fill_random(all.subspan(begin, std::min(kPiece, all.size() - begin)),
+                    mixers::OpInput::Range::kUnitInterval, seed, static_cast<uint32_t>(i + 1),
+                    begin);
+      }
+    }
+    return true;
+  }
   mixers::StateRefs<float> refs() const { return {rows_}; }
-  std::vector<Buffer<float>>& tensors() { return tensors_; }
   int64_t bytes() const {
     int64_t bytes = 0;
     for (const Buffer<float>& tensor : tensors_) bytes += tensor.size_bytes();
@@ -123,6 +143,7 @@ class OperatorState {
 
  private:
   std::vector<Buffer<float>> tensors_;
+  std::vector<float> initial_values_;
   std::vector<float*> pointers_;
   std::vector<float* const*> rows_;
 };

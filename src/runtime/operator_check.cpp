@@ -50,6 +50,7 @@ std::vector<double> reference_output(const Operator& op, uint64_t seed, double d
 void run_steps(const Operator& op, OperatorCall<float>& call) {
   OperatorState state(op.mixer.state_specs(*op.config), static_cast<int64_t>(kLengths.size()),
                       kLengths[0]);
+  state.reset();
   mixers::OpArgs<float> args = call.args();
   args.state = state.refs();
   args.positions = call.positions().data();

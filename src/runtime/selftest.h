@@ -36,12 +36,15 @@ struct FormComparison {
 
 /// Runs one sequence through the parallel, the chunk (with state) and the step form and compares
 /// every row's head output. The inputs are the start token, then `tokens` (all but the last are
-/// evaluated). Errors: no tokens, a token outside the vocabulary, more than max_tokens.
+/// evaluated). `cancel` is looked at before every pass over at most 1,024 tokens; the parallel form is
+/// a single pass. Errors: no tokens, a token outside the vocabulary, more than max_tokens; cancelled.
 Result<FormComparison> compare_forms(std::shared_ptr<const model::Model> model,
-                                     std::span<const int32_t> tokens, ThreadPool* pool);
+                                     std::span<const int32_t> tokens, ThreadPool* pool,
+                                     const std::atomic<bool>* cancel = nullptr);
 /// The same over `count` tokens drawn uniformly from the head's classes.
 Result<FormComparison> compare_forms(std::shared_ptr<const model::Model> model, int64_t count,
-                                     uint64_t seed, ThreadPool* pool);
+                                     uint64_t seed, ThreadPool* pool,
+                                     const std::atomic<bool>* cancel = nullptr);
 
 struct LongRunOptions {
   int64_t tokens = 1'000'000;
@@ -49,7 +52,7 @@ struct LongRunOptions {
   std::string config{};    ///< JSON of the mixer's config; empty: its first example
   int64_t model_dim = 16;  ///< for parsing the config; the operator itself does not use it
   std::function<void(int64_t done, int64_t total)> progress{};  ///< every 1,000 tokens
-  const std::atomic<bool>* cancel = nullptr;
+  const std::atomic<bool>* cancel = nullptr;                    ///< looked at before every token
 };
 
 struct LongRunResult {

@@ -1,8 +1,12 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <cmath>
 #include <filesystem>
+#include <thread>
 #include <vector>
 
 #include "base/threads.h"
@@ -118,6 +122,37 @@ TEST(OperatorBench, RandomInputsHaveTheirRanges) {
   for (float value : values) ASSERT_TRUE(value <= 0 && value > -1);
 }
 
+TEST(OperatorBench, StatesFilledInPiecesAreFilledAsAWhole) {
+  const std::vector<mixers::StateSpec> specs = {{"s", {700'001}, 0.0f, true}};
+  OperatorState state(specs, 2, 1);
+  ASSERT_TRUE(state.randomise(5, [] { return false; }));
+  std::vector<float> whole(700'001);
+  for (size_t i = 0; i < 2; ++i) {
+    fill_random(std::span<float>(whole), mixers::OpInput::Range::kUnitInterval, 5,
+                static_cast<uint32_t>(i + 1));
+    const float* filled = state.refs().tensors[0][i];
+    EXPECT_TRUE(std::equal(whole.begin(), whole.end(), filled)) << i;
+  }
+  EXPECT_FALSE(state.randomise(5, [] { return true; }));
+}
+
+TEST(OperatorBench, IsStoppedBetweenCalls) {
+  for (const OperatorPass pass : {OperatorPass::kForward, OperatorPass::kStep}) {
+    std::atomic<bool> cancel{false};
+    OperatorBenchOptions options = small_case(*mixers::all_mixers().front(), pass);
+    options.repeats = 2'000;  // of 2 ms at least
+    options.cancel = &cancel;
+    std::thread watcher([&] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+      cancel.store(true);
+    });
+    const auto result = bench_operator(*mixers::all_mixers().front(), options, nullptr);
+    watcher.join();
+    ASSERT_FALSE(result.ok()) << "seconds of work were not stopped after 50 ms";
+    EXPECT_EQ(result.error().code, ErrorCode::kCancelled);
+  }
+}
+
 TEST(Crossover, IsWhereTheGrowingStatePassesForGood) {
   const std::vector<int64_t> tokens = {10, 20, 30, 40};
   EXPECT_DOUBLE_EQ(crossing(tokens, {5, 5, 5, 5}, {1, 3, 7, 9}), 25);
@@ -147,6 +182,11 @@ TEST(Crossover, PredictionIsThePapersFormula) {
   EXPECT_DOUBLE_EQ(result.value().predicted_tokens, wanted);
   EXPECT_DOUBLE_EQ(result.value().memory_tokens, wanted) << "both state sizes are straight lines";
   EXPECT_FALSE(measure_crossover(*growing, *bounded, options, nullptr).ok());
+  const std::atomic<bool> cancel{true};
+  options.cancel = &cancel;
+  const auto stopped = measure_crossover(*bounded, *growing, options, nullptr);
+  ASSERT_FALSE(stopped.ok());
+  EXPECT_EQ(stopped.error().code, ErrorCode::kCancelled);
 }
 
 TEST(GenerationBench, TimesGrowingStatesAlsoWithoutACache) {

@@ -3,9 +3,12 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <cmath>
 #include <limits>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "base/rng.h"
@@ -115,6 +118,41 @@ TEST(Evaluate, NamesWhatIsWrong) {
             "sequence 1: has 6 tokens, the model takes at most 5");
   EXPECT_EQ(error({{1}, {1, 11}}), "sequence 1: token 1 is 11, must be in [0, 11)");
   EXPECT_EQ(error({{1, -1}}), "sequence 0: token 1 is -1, must be in [0, 11)");
+}
+
+TEST(Evaluate, LargeBatchesAreCutIntoPassesWithTheSameBits) {
+  const auto sequences = random_sequences(std::vector<int64_t>(200, 60));
+  const auto model = tiny_model(causal_stacks(true).back().layers);
+  for (const auto form : {mixers::Form::kChunk, mixers::Form::kParallel, mixers::Form::kStep}) {
+    std::vector<int64_t> passes;
+    const auto record = [&](int64_t done, int64_t) { passes.push_back(done); };
+    const EvaluateOptions large{.batch = 65'536, .form = form, .progress = record};
+    const auto result = evaluate(model, sequences, large, nullptr);
+    ASSERT_TRUE(result.ok());
+    if (form != mixers::Form::kStep) {
+      EXPECT_GE(passes.size(), 2u) << "12,000 rows are more than one pass";
+    }
+    EXPECT_EQ(passes.back(), 200);
+    const auto small = evaluate(model, sequences, {.batch = 1, .form = form}, nullptr);
+    EXPECT_EQ(result->bits_per_dim, small->bits_per_dim);
+    EXPECT_EQ(result->standard_error, small->standard_error);
+  }
+}
+
+TEST(Evaluate, StopsWithinASequence) {
+  const auto sequences = random_sequences({1'500'000});
+  const auto model = tiny_model(causal_stacks(true).front().layers, {.max_tokens = 0});
+  for (const auto form : {mixers::Form::kChunk, mixers::Form::kStep}) {
+    std::atomic<bool> cancel{false};
+    std::thread watcher([&] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+      cancel.store(true);
+    });
+    const auto result = evaluate(model, sequences, {.form = form, .cancel = &cancel}, nullptr);
+    watcher.join();
+    ASSERT_FALSE(result.ok()) << "seconds of work were not stopped after 50 ms";
+    EXPECT_EQ(result.error().code, ErrorCode::kCancelled);
+  }
 }
 
 }  // namespace

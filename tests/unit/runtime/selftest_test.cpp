@@ -2,9 +2,12 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <chrono>
 #include <cmath>
 #include <limits>
 #include <string>
+#include <thread>
 
 #include "unit/runtime/tiny_models.h"
 
@@ -32,6 +35,37 @@ TEST(CompareForms, RefusesBadCounts) {
   EXPECT_FALSE(compare_forms(model, 0, 1, nullptr).ok());
   EXPECT_FALSE(compare_forms(model, 11, 1, nullptr).ok());
   EXPECT_FALSE(compare_forms(model, -1, 1, nullptr).ok());
+}
+
+TEST(CompareForms, IsStopped) {
+  const auto model = tiny_model(causal_stacks(true).front().layers, {.max_tokens = 0});
+  std::atomic<bool> cancel{true};
+  const auto none = compare_forms(model, 8, 1, nullptr, &cancel);
+  ASSERT_FALSE(none.ok());
+  EXPECT_EQ(none.error().code, ErrorCode::kCancelled);
+  // Raised on the way: a step form of 500,000 tokens is seconds of work.
+  cancel.store(false);
+  std::thread watcher([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    cancel.store(true);
+  });
+  const auto some = compare_forms(model, 500'000, 1, nullptr, &cancel);
+  watcher.join();
+  ASSERT_FALSE(some.ok());
+  EXPECT_EQ(some.error().code, ErrorCode::kCancelled);
+}
+
+TEST(LongRun, IsStoppedBeforeItsFirstToken) {
+  std::atomic<bool> cancel{true};
+  LongRunOptions options;
+  options.tokens = 1;  // no window ever ends before the flag is seen
+  options.cancel = &cancel;
+  int64_t windows = 0;
+  options.progress = [&](int64_t, int64_t) { ++windows; };
+  const auto result = long_run_check(*mixers::all_mixers().front(), options);
+  ASSERT_FALSE(result.ok());
+  EXPECT_EQ(result.error().code, ErrorCode::kCancelled);
+  EXPECT_EQ(windows, 0);
 }
 
 TEST(LongRun, StepFollowsTheDoubleReferenceInConstantMemory) {
