@@ -5,6 +5,7 @@
 
 #include "base/threads.h"
 #include "cli/bench.h"
+#include "cli/prompt_stop.h"
 #include "runtime/crossover.h"
 
 namespace tarn::cli {
@@ -71,10 +72,12 @@ Status run(Options& options, Context& context) {
   measure.repeats = options.repeats;
   std::sort(options.tokens.begin(), options.tokens.end());
   measure.tokens = options.tokens;
+  measure.cancel = &context.cancel;
   measure.progress = [&](int64_t done, int64_t total) {
     context.console.progress("crossover", done, total, "points");
   };
   ThreadPool pool(static_cast<int>(options.threads));
+  const PromptStop prompt(context);
   TARN_ASSIGN(const runtime::CrossoverResult result,
               runtime::measure_crossover(*bounded, *growing, measure, &pool));
   context.console.end_progress();

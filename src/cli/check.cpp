@@ -6,6 +6,7 @@
 #include "base/threads.h"
 #include "cli/command.h"
 #include "cli/model_options.h"
+#include "cli/prompt_stop.h"
 #include "runtime/selftest.h"
 
 namespace tarn::cli {
@@ -39,8 +40,10 @@ Status forms(const Options& options, Context& context) {
   const int64_t most = model->config().max_tokens;
   const int64_t tokens = options.tokens > 0 ? options.tokens : (most > 0 ? most : 1024);
   ThreadPool pool(static_cast<int>(options.model.threads));
+  const PromptStop prompt(context);
   TARN_ASSIGN(const runtime::FormComparison result,
-              runtime::compare_forms(model, tokens, static_cast<uint64_t>(options.seed), &pool));
+              runtime::compare_forms(model, tokens, static_cast<uint64_t>(options.seed), &pool,
+                                     &context.cancel));
   const bool passed = result.max_error() <= options.tolerance;
   Json json;
   json.set("tokens", result.tokens);

@@ -5,6 +5,7 @@
 
 #include "cli/command.h"
 #include "cli/model_options.h"
+#include "cli/prompt_stop.h"
 #include "runtime/evaluate.h"
 
 namespace tarn::cli {
@@ -41,6 +42,7 @@ Status run(const Options& options, Context& context) {
     context.console.progress("eval", done, total, "sequences");
   };
   ThreadPool pool(static_cast<int>(options.model.threads));
+  const PromptStop prompt(context);
   TARN_ASSIGN(const runtime::EvaluateResult result,
               runtime::evaluate(model, sequences, evaluation, &pool));
   context.console.end_progress();

@@ -149,21 +149,36 @@ def trainer(suite):
                  f"tarn train passes {found.stdout!r} and exit {found.returncode}")
 
 
-def interrupt(suite):
-    """Ctrl-C ends a long command soon, with one sentence and exit 1."""
-    process = subprocess.Popen([suite.tarn, "check", "long", "--tokens", "1000000000"],
-                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    time.sleep(1.5)
-    process.send_signal(signal.SIGINT)
-    try:
-        _, errors = process.communicate(timeout=60)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.communicate()
-        suite.expect(False, "Ctrl-C does not stop a long command")
-        return
-    suite.expect(process.returncode == 1, f"Ctrl-C: exit {process.returncode}, wanted 1")
-    suite.expect(len(errors.splitlines()) == 1, f"Ctrl-C: stderr {errors!r}")
+def interrupt(suite, image):
+    """A signal ends a long command soon, with one sentence and exit 1."""
+    endless = {**e2e.config([e2e.LINEAR], modality="tokens", max_tokens=400_000),
+               "position": {"kind": "none"}, "vocabulary": 5, "start_token": 4}
+    endless["head"]["classes"] = 4
+    suite.write("endless.json", endless)
+    suite.run("init", "endless.json", "endless")
+    for arguments, stop in (
+            (["check", "long", "--tokens", "1000000000"], signal.SIGINT),
+            (["check", "forms", "endless"], signal.SIGTERM),
+            (["bench", "crossover", "--repeats", "1000", "--batch", "64"], signal.SIGTERM),
+            (["eval", image, "--data", suite.source / "data/mnist", "--batch", "65536",
+              "--threads", "1", "--form", "step"], signal.SIGTERM)):
+        name = " ".join(arguments[:2]) if arguments[0] != "eval" else "eval"
+        process = subprocess.Popen([suite.tarn, *map(str, arguments)], cwd=suite.folder,
+                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        time.sleep(1.5)
+        process.send_signal(stop)
+        start = time.monotonic()
+        try:
+            _, errors = process.communicate(timeout=20)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.communicate()
+            suite.expect(False, f"{name}: a signal does not stop it")
+            continue
+        print(f"{name}: stopped after {time.monotonic() - start:.2f} s")
+        suite.expect(process.returncode == 1, f"{name}: exit {process.returncode}, wanted 1")
+        suite.expect(len(errors.splitlines()) == 1 and "stopped" in errors,
+                     f"{name}: stderr {errors!r}")
 
 
 def start_up(suite):
@@ -186,7 +201,7 @@ def main():
     failed_checks(suite, text)
     text_for_people(suite, image)
     trainer(suite)
-    interrupt(suite)
+    interrupt(suite, image)
     start_up(suite)
     suite.finish()
 
