@@ -7,6 +7,7 @@
 #include "base/threads.h"
 #include "cli/bench.h"
 #include "runtime/operator_bench.h"
+#include "runtime/roof_bench.h"
 
 namespace tarn::cli {
 namespace {
@@ -25,6 +26,7 @@ struct Options {
   std::vector<std::string> forms = {"forward", "backward", "step"};
   std::vector<int64_t> tokens = {512, 4096};
   std::string config;
+  std::string dtype = "f32";
   int64_t batch = 1, heads = 8, key_dim = 64, value_dim = 64;
   int64_t repeats = 7;
   int64_t threads = 1;
@@ -38,11 +40,12 @@ struct Case {
 };
 
 Json case_json(const Case& one, const Options& options, double check,
-               const runtime::OperatorBenchResult& result) {
+               const runtime::OperatorBenchResult& result, const runtime::Roof& roof,
+               const runtime::RoofShare& share) {
   Json json;
   json.set("mixer", one.mixer->name);
   json.set("form", one.form);
-  json.set("dtype", "f32");
+  json.set("dtype", options.dtype);
   json.set("threads", options.threads);
   json.set("batch", options.batch);
   json.set("heads", options.heads);
@@ -52,6 +55,12 @@ Json case_json(const Case& one, const Options& options, double check,
   json.set("ms_median", result.ms_median);
   json.set("ms_min", result.ms_min);
   json.set("ms_max", result.ms_max);
+  json.set("percent_of_roof", share.percent);
+  json.set("roof", share.kind);
+  json.set("flops", result.flops);
+  json.set("bytes", result.bytes);
+  json.set("roof_gflops", 1e-9 * roof.flops_per_second);
+  json.set("roof_gb_per_second", 1e-9 * share.bytes_per_second);
   json.set("peak_extra_bytes", result.peak_extra_bytes);
   json.set("resident_growth_bytes", result.resident_growth_bytes);
   json.set("tensor_bytes", result.tensor_bytes);
@@ -61,7 +70,8 @@ Json case_json(const Case& one, const Options& options, double check,
   return json;
 }
 
-std::vector<std::string> case_row(const Case& one, const runtime::OperatorBenchResult& result) {
+std::vector<std::string> case_row(const Case& one, const runtime::OperatorBenchResult& result,
+                                  const runtime::RoofShare& share) {
   const bool step = one.bench.pass == OperatorPass::kStep;
   const int64_t tokens = one.bench.batch * (step ? 1 : one.bench.tokens);
   return {one.mixer->name,
@@ -71,6 +81,7 @@ std::vector<std::string> case_row(const Case& one, const runtime::OperatorBenchR
           fmt::format("{:.3f}", result.ms_min),
           fmt::format("{:.3f}", result.ms_max),
           fmt::format("{:.4f}", 1e3 * result.ms_median / static_cast<double>(tokens)),
+          fmt::format("{:.1f} of {}", share.percent, share.kind),
           bytes_text(result.peak_extra_bytes),
           bytes_text(result.tensor_bytes)};
 }
@@ -83,6 +94,12 @@ Result<std::vector<Case>> cases_of(const Options& options) {
   }
   if (mixers.empty()) {
     mixers.assign(mixers::all_mixers().begin(), mixers::all_mixers().end());
+  }
+  if (options.dtype != "f32") {
+    return Error{ErrorCode::kUnsupported,
+                 fmt::format("got {}, but the operator of {} takes f32 only", options.dtype,
+                             mixers.front()->name),
+                 "--dtype"};
   }
   std::vector<Case> cases;
   for (const mixers::MixerDef* mixer : mixers) {
@@ -109,8 +126,10 @@ Result<std::vector<Case>> cases_of(const Options& options) {
 Status run(const Options& options, Context& context) {
   TARN_ASSIGN(const std::vector<Case> cases, cases_of(options));
   ThreadPool pool(static_cast<int>(options.threads));
-  std::vector<std::vector<std::string>> rows = {
-      {"mixer", "form", "n", "ms", "min", "max", "us/token", "extra memory", "tensors"}};
+  const runtime::Roof roof = runtime::measure_operator_roof(pool);
+  std::vector<std::vector<std::string>> rows = {{"mixer", "form", "n", "ms", "min", "max",
+                                                 "us/token", "% of roof", "extra memory",
+                                                 "tensors"}};
   double check = 0;
   for (size_t i = 0; i < cases.size(); ++i) {
     if (context.cancel.load()) return Error{ErrorCode::kCancelled, "stopped on request", {}};
@@ -121,15 +140,19 @@ Status run(const Options& options, Context& context) {
     }
     TARN_ASSIGN(const runtime::OperatorBenchResult result,
                 runtime::bench_operator(*one.mixer, one.bench, &pool));
-    context.console.line(case_json(one, options, check, result));
-    rows.push_back(case_row(one, result));
+    const runtime::RoofShare share =
+        runtime::roof_share(roof, result.flops, result.bytes,
+                            result.tensor_bytes + result.state_bytes, 1e-3 * result.ms_median);
+    context.console.line(case_json(one, options, check, result, roof, share));
+    rows.push_back(case_row(one, result, share));
     context.console.progress("bench", static_cast<int64_t>(i) + 1,
                              static_cast<int64_t>(cases.size()), "cases");
   }
   context.console.end_progress();
-  context.console.text(fmt::format("batch {}, {} heads, K = {}, V = {}, f32, threads: {}",
-                                   options.batch, options.heads, options.key_dim, options.value_dim,
-                                   options.threads));
+  context.console.text(fmt::format(
+      "batch {}, {} heads, K = {}, V = {}, f32, threads: {}; peak {:.0f} GFLOP/s, RAM {:.1f} GB/s",
+      options.batch, options.heads, options.key_dim, options.value_dim, options.threads,
+      1e-9 * roof.flops_per_second, 1e-9 * roof.levels.back().bytes_per_second));
   context.console.table(rows);
   return {};
 }
@@ -143,8 +166,9 @@ void add_bench_attention(Command& program, Selection& selection) {
   command.texts("--mixer", options->mixers, "NAME", "names, separated by commas (default: all)");
   command.choices("--form", options->forms, {"forward", "backward", "forward_backward", "step"},
                   "of forward, backward, forward_backward, step (default: all but the third)");
-  command.integers("-n,--tokens", options->tokens, 1, int64_t{1} << 30,
+  command.integers("-n,--n,--tokens", options->tokens, 1, int64_t{1} << 30,
                    "sequence lengths, separated by commas (default: 512,4096)");
+  command.choice("--dtype", options->dtype, {"f32", "bf16"}, "of the inputs (default: f32)");
   command.integer("--batch", options->batch, 1, 65'536, "sequences (default: 1)");
   command.integer("--heads", options->heads, 1, 4096, "default: 8");
   command.integer("--key-dim", options->key_dim, 1, 4096, "per head (default: 64)");

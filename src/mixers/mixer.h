@@ -100,6 +100,9 @@ struct OpBackwardArgs {
   StateRefs<float> dinitial;  ///< receives the gradient of the initial state; empty: not wanted
 };
 
+/// The passes of an operator whose work is counted.
+enum class OpPass : uint8_t { kForward, kBackward, kStep };
+
 /// A layer's weights, packed for the runtime; opaque outside the mechanism's folder.
 struct MixerWeights {
   virtual ~MixerWeights() = default;
@@ -145,6 +148,11 @@ struct MixerDef {
   void (*chunk)(const OpArgs<float>& args) noexcept;
   void (*step)(const OpArgs<float>& args) noexcept;
   void (*backward)(const OpBackwardArgs& args) noexcept;
+  /// Floating-point operations of one sequence, by formula: kForward and kBackward of `tokens` tokens
+  /// from the initial state, kStep of one token after `tokens`. A multiply-add counts as two; what
+  /// grows more slowly than the products with the state (feature maps, sums, divisions,
+  /// exponentials) is not counted. Benchmarks compare times with the machine's limits on it.
+  double (*flops)(const MixerConfig& config, OpPass pass, int64_t tokens);
 
   /// Packs a layer's parameters (f32, order of param_specs) for `forward`.
   std::unique_ptr<MixerWeights> (*prepare)(const MixerConfig& config,

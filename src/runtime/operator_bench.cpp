@@ -164,11 +164,14 @@ Result<OperatorBenchResult> bench_operator(const mixers::MixerDef& mixer,
   const auto rows = checked_mul(options.batch, step ? int64_t{1} : options.tokens);
   TARN_RETURN_IF_ERROR(
       check_memory(shape, rows.value_or(INT64_MAX), backward ? 2 : 1, step ? state_bytes : 0));
-  const OperatorBenchResult result = step ? bench_step(mixer, *config, shape, options, pool)
-                                          : bench_sequences(mixer, *config, shape, options, pool);
+  TARN_ASSIGN(const OperatorWork work, operator_work(mixer, options));
+  OperatorBenchResult result = step ? bench_step(mixer, *config, shape, options, pool)
+                                    : bench_sequences(mixer, *config, shape, options, pool);
   if (is_cancelled(options)) {
     return Error{ErrorCode::kCancelled, "the benchmark was stopped on request", {}};
   }
+  result.flops = work.flops;
+  result.bytes = work.bytes;
   return result;
 }
 

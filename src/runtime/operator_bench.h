@@ -37,7 +37,19 @@ struct OperatorBenchResult {
   int64_t resident_growth_bytes = -1;
   int64_t tensor_bytes = 0;  ///< of inputs and outputs, and of their gradients with a backward pass
   int64_t state_bytes = 0;   ///< kStep: of all sequences
+  double flops = 0;          ///< of one call, by the mixer's formula (MixerDef::flops)
+  /// Bytes that one call must move: each input read, each output written once, what forward saves,
+  /// written and read; kStep: the state read, and what changes of it (all that has a fixed size, one
+  /// entry of what grows) written.
+  double bytes = 0;
 };
+
+/// OperatorBenchResult's `flops` and `bytes` of a pass. Pure. Errors: what the config's parser says.
+struct OperatorWork {
+  double flops = 0, bytes = 0;
+};
+Result<OperatorWork> operator_work(const mixers::MixerDef& mixer,
+                                   const OperatorBenchOptions& options);
 
 /// The mixer's first example config with these sizes in it. Errors: what its parser says.
 Result<std::string> operator_config(const mixers::MixerDef& mixer, int64_t num_heads,

@@ -25,6 +25,8 @@ constexpr int64_t kMinRamBytes = int64_t{64} << 20;
 constexpr int64_t kMaxRamBytes = int64_t{1} << 30;
 constexpr int64_t kBlockBytes = 4 * kernels::kProbeBlock;
 
+int64_t whole_blocks(int64_t bytes) { return bytes / kBlockBytes * kBlockBytes; }
+
 double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
@@ -72,13 +74,18 @@ std::vector<Buffer<T>> blocks_of(int64_t bytes, ThreadPool& pool) {
   return blocks;
 }
 
+/// Every call reads about 4 MiB: a small block several times, a large one piece after piece.
 void measure_read(int64_t bytes, const RoofOptions& options, ThreadPool& pool, RoofFigure& figure) {
   constexpr int64_t kBytesPerCall = int64_t{4} << 20;
   const auto blocks = blocks_of<uint32_t>(bytes, pool);
+  const int64_t pieces = std::max<int64_t>(1, bytes / kBytesPerCall);
   const int64_t passes = std::max<int64_t>(1, kBytesPerCall / bytes);
+  const int64_t count = whole_blocks(bytes / pieces) / 4;
+  std::vector<int64_t> calls(static_cast<size_t>(pool.num_threads()), 0);
   const Work work = [&](int thread) {
-    const Buffer<uint32_t>& block = blocks[static_cast<size_t>(thread)];
-    return 4 * kernels::read_probe(block.data(), block.size(), passes);
+    const auto at = static_cast<size_t>(thread);
+    const int64_t piece = calls[at]++ % pieces;
+    return 4 * kernels::read_probe(blocks[at].data() + piece * count, count, passes);
   };
   time_rounds(work, options, pool, figure);
 }
@@ -87,7 +94,7 @@ void measure_read(int64_t bytes, const RoofOptions& options, ThreadPool& pool, R
 /// set.
 void measure_write(bool triad, const RoofOptions& options, ThreadPool& pool, RoofFigure& figure) {
   const int64_t streams = triad ? 3 : 2;
-  const int64_t bytes = figure.working_set_bytes / streams / kBlockBytes * kBlockBytes;
+  const int64_t bytes = whole_blocks(figure.working_set_bytes / streams);
   std::vector<std::vector<Buffer<float>>> blocks;
   for (int64_t i = 0; i < streams; ++i) blocks.push_back(blocks_of<float>(bytes, pool));
   const Work work = [&](int thread) {
@@ -147,8 +154,6 @@ std::string first_word(const std::string& path) {
   file >> word;
   return word;
 }
-
-int64_t whole_blocks(int64_t bytes) { return bytes / kBlockBytes * kBlockBytes; }
 
 }  // namespace
 
@@ -240,7 +245,8 @@ Result<std::vector<RoofFigure>> measure_roof(const RoofOptions& options, ThreadP
 Roof measure_operator_roof(ThreadPool& pool) {
   RoofOptions options;
   options.kinds = {"f32_fma", "l1_read", "l2_read", "llc_read", "ram_read"};
-  options.rounds = 5;
+  options.rounds = 25;
+  options.round_seconds = 2e-3;
   const std::vector<RoofFigure> figures = measure_roof(options, pool).value();
   const CacheSizes caches = cache_sizes();
   const int64_t threads = pool.num_threads();
@@ -248,11 +254,10 @@ Roof measure_operator_roof(ThreadPool& pool) {
                                              INT64_MAX};
   constexpr double kGiga = 1e9;
   Roof roof;
-  roof.flops_per_second = kGiga * figures[0].value;
+  roof.flops_per_second = kGiga * figures[0].max;
   for (size_t i = 0; i < capacities.size(); ++i) {
     const RoofFigure& figure = figures[i + 1];
-    if (figure.rounds > 0)
-      roof.levels.push_back({figure.kind, capacities[i], kGiga * figure.value});
+    if (figure.rounds > 0) roof.levels.push_back({figure.kind, capacities[i], kGiga * figure.max});
   }
   return roof;
 }

@@ -73,7 +73,8 @@ struct Roof {
   std::vector<Level> levels;    ///< fastest first; the last is RAM
 };
 
-/// Measures them with all threads of the pool; about 0.3 s.
+/// Measures them with all threads of the pool; about 0.3 s. The best of 25 short rounds counts: a
+/// limit is what the machine does while nothing else runs on it.
 Roof measure_operator_roof(ThreadPool& pool);
 
 /// How close a call came to the limit that binds it.

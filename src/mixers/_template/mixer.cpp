@@ -39,6 +39,15 @@ std::vector<StateSpec> state_specs(const MixerConfig& base) {
   return {{"s", {config.num_heads, config.value_dim}, 0.0f, false}};
 }
 
+/// Per channel: two products and a sum for s, one product for o; backward has both once more.
+double flops(const MixerConfig& base, OpPass pass, int64_t tokens) {
+  const Config& config = config_of(&base);
+  const double channels =
+      static_cast<double>(config.num_heads) * static_cast<double>(config.value_dim);
+  if (pass == OpPass::kStep) return 4 * channels;
+  return (pass == OpPass::kForward ? 4 : 8) * channels * static_cast<double>(tokens);
+}
+
 std::unique_ptr<MixerWeights> prepare(const MixerConfig& config,
                                       std::span<const float* const> params) {
   return prepare_projected_layer(op_shape(config), config_of(&config).model_dim, params);
@@ -70,6 +79,7 @@ const MixerDef kDef{
     .chunk = chunk_forward,
     .step = step,
     .backward = chunk_backward,
+    .flops = flops,
     .prepare = prepare,
     .forward = forward,
     .example_configs = example_configs,

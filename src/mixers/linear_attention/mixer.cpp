@@ -153,6 +153,17 @@ void backward(const OpBackwardArgs& args) noexcept {
                            pointers_of(args.dfinal), gradients, *forward.arena);
 }
 
+/// Per token and head S is updated and read: 2·F·V each. Backward rebuilds it, builds its gradient,
+/// and reads each for two of dq, dk, dv and the row sums: 12·F·V, whatever `causal` is.
+double flops(const MixerConfig& base, OpPass pass, int64_t tokens) {
+  const Config& config = config_of(&base);
+  const double state = static_cast<double>(config.num_heads) *
+                       static_cast<double>(config.shape_of_map.feature_dim) *
+                       static_cast<double>(config.value_dim);
+  if (pass == OpPass::kStep) return 4 * state;
+  return (pass == OpPass::kForward ? 4 : 12) * state * static_cast<double>(tokens);
+}
+
 std::unique_ptr<MixerWeights> prepare(const MixerConfig& config,
                                       std::span<const float* const> params) {
   return prepare_projected_layer(op_shape(config), config_of(&config).model_dim, params);
@@ -193,6 +204,7 @@ const MixerDef kDef{
     .chunk = chunk,
     .step = step,
     .backward = backward,
+    .flops = flops,
     .prepare = prepare,
     .forward = forward,
     .example_configs = example_configs,

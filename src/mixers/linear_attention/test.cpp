@@ -52,6 +52,16 @@ TEST(LinearAttention, StateSizeIsWhatTheTableSays) {
   EXPECT_EQ(harness.state_elements(1, 784), 8 * 32);
 }
 
+TEST(LinearAttention, CountsFourFlopsPerStateValueForwardAndTwelveBackward) {
+  // 3 heads of 10 features by 5 values.
+  const Harness harness(definition(), R"({"num_heads": 3, "key_dim": 4, "value_dim": 5,
+                                          "feature_map": "favor", "num_features": 10})");
+  const auto flops = [&](OpPass pass) { return definition().flops(*harness.config, pass, 7); };
+  EXPECT_EQ(flops(OpPass::kForward), 4.0 * 3 * 10 * 5 * 7);
+  EXPECT_EQ(flops(OpPass::kBackward), 12.0 * 3 * 10 * 5 * 7);
+  EXPECT_EQ(flops(OpPass::kStep), 4.0 * 3 * 10 * 5);
+}
+
 TEST(LinearAttention, RefusesAnOddNumberOfRandomFeatures) {
   const auto json = parse_json(
       R"({"num_heads": 1, "key_dim": 4, "feature_map": "favor", "num_features": 5})", "config");

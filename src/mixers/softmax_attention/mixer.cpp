@@ -316,6 +316,22 @@ void backward(const OpBackwardArgs& args) noexcept {
   }
 }
 
+/// Per head and pair of query and key: a score (2·K) and a weighted value (2·V); backward computes
+/// scores again, weights' gradients and dv (V each), dq and dk (K each): 6·K + 4·V. T·(T + 1)/2 pairs
+/// when causal, T² when not; a step has one query and T + 1 keys.
+double flops(const MixerConfig& base, OpPass pass, int64_t tokens) {
+  const Config& config = config_of(&base);
+  const auto key_dim = static_cast<double>(config.key_dim);
+  const auto value_dim = static_cast<double>(config.value_dim);
+  const auto count = static_cast<double>(tokens);
+  const double per_pair =
+      pass == OpPass::kBackward ? 6 * key_dim + 4 * value_dim : 2 * (key_dim + value_dim);
+  const double pairs = pass == OpPass::kStep ? count + 1
+                       : config.causal       ? count * (count + 1) / 2
+                                             : count * count;
+  return static_cast<double>(config.num_heads) * per_pair * pairs;
+}
+
 std::unique_ptr<MixerWeights> prepare(const MixerConfig& config,
                                       std::span<const float* const> params) {
   return prepare_projected_layer(op_shape(config), config_of(&config).model_dim, params);
@@ -349,6 +365,7 @@ const MixerDef kDef{
     .chunk = attend,
     .step = attend,
     .backward = backward,
+    .flops = flops,
     .prepare = prepare,
     .forward = forward,
     .example_configs = example_configs,

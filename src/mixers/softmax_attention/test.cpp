@@ -63,6 +63,19 @@ TEST(SoftmaxAttention, RotationDependsOnRelativePositionOnly) {
   EXPECT_LE(conformance::relative_error(got.out, want.out), 64.0 * 1.2e-7 * std::sqrt(1001.0));
 }
 
+TEST(SoftmaxAttention, CountsFlopsOfEveryPairOfQueryAndKey) {
+  for (const bool causal : {true, false}) {
+    const Harness harness(definition(), causal ? R"({"num_heads": 3, "key_dim": 4, "value_dim": 5})"
+                                               : R"({"num_heads": 3, "key_dim": 4, "value_dim": 5,
+                                                     "causal": false})");
+    const auto flops = [&](OpPass pass) { return definition().flops(*harness.config, pass, 7); };
+    const double pairs = causal ? 1 + 2 + 3 + 4 + 5 + 6 + 7 : 7 * 7;
+    EXPECT_EQ(flops(OpPass::kForward), 3 * pairs * (2 * 4 + 2 * 5));
+    EXPECT_EQ(flops(OpPass::kBackward), 3 * pairs * (6 * 4 + 4 * 5));
+    EXPECT_EQ(flops(OpPass::kStep), 3.0 * 8 * (2 * 4 + 2 * 5));
+  }
+}
+
 TEST(SoftmaxAttention, RefusesHeadsThatDoNotDivide) {
   const auto json = parse_json(R"({"num_heads": 4, "num_kv_heads": 3, "key_dim": 4})", "config");
   ASSERT_TRUE(json.ok());
