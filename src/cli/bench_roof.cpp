@@ -12,7 +12,7 @@ namespace {
 struct Options {
   std::vector<int64_t> threads = {1};
   std::vector<std::string> kinds;
-  int64_t rounds = 9;
+  int64_t rounds = runtime::RoofOptions().rounds;
 };
 
 Json to_json(const runtime::RoofFigure& figure) {
@@ -80,7 +80,7 @@ void add_bench_roof(Command& program, Selection& selection) {
       fmt::format("thread counts, separated by commas (default: 1 and {})", available));
   command.choices("--kind", options->kinds, runtime::roof_kinds(), "limits (default: all)");
   command.integer("--rounds", options->rounds, 1, 1000,
-                  "timed rounds; figures are medians (default: 9)");
+                  fmt::format("timed rounds of 2 ms (default: {})", options->rounds));
 }
 
 }  // namespace tarn::cli

@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "base/file.h"
+#include "report/bench_report.h"
 #include "report/html.h"
 #include "report/png.h"
 #include "report/records.h"
@@ -290,6 +291,11 @@ Result<std::vector<std::string>> list_files(const std::string& folder) {
 }  // namespace
 
 Result<std::string> build_report(const std::string& folder) {
+  std::error_code unreadable;
+  if (!std::filesystem::exists(std::filesystem::path(folder) / "report.json", unreadable)) {
+    const std::vector<BenchRun> runs = read_bench_runs(folder);
+    if (!runs.empty()) return build_bench_report(runs);
+  }
   TARN_ASSIGN(const std::vector<std::string> files, list_files(folder));
   const std::string path = (std::filesystem::path(folder) / "report.json").string();
   Json manifest = default_manifest(files, folder);

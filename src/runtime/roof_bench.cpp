@@ -245,8 +245,6 @@ Result<std::vector<RoofFigure>> measure_roof(const RoofOptions& options, ThreadP
 Roof measure_operator_roof(ThreadPool& pool) {
   RoofOptions options;
   options.kinds = {"f32_fma", "l1_read", "l2_read", "llc_read", "ram_read"};
-  options.rounds = 25;
-  options.round_seconds = 2e-3;
   const std::vector<RoofFigure> figures = measure_roof(options, pool).value();
   const CacheSizes caches = cache_sizes();
   const int64_t threads = pool.num_threads();

@@ -43,8 +43,9 @@ struct RoofFigure {
 
 struct RoofOptions {
   std::vector<std::string> kinds;  ///< empty: all
-  int64_t rounds = 9;
-  double round_seconds = 0.01;  ///< at least this long
+  int64_t rounds = 25;
+  /// Each round takes about this long, or a call; short, so that some rounds pass undisturbed.
+  double round_seconds = 2e-3;
   const std::atomic<bool>* cancel = nullptr;
   std::function<void(int64_t done, int64_t total)> progress;
 };
@@ -73,8 +74,8 @@ struct Roof {
   std::vector<Level> levels;    ///< fastest first; the last is RAM
 };
 
-/// Measures them with all threads of the pool; about 0.3 s. The best of 25 short rounds counts: a
-/// limit is what the machine does while nothing else runs on it.
+/// Measures them with all threads of the pool; about 0.3 s. The best round counts: a limit is what
+/// the machine does while nothing else runs on it.
 Roof measure_operator_roof(ThreadPool& pool);
 
 /// How close a call came to the limit that binds it.

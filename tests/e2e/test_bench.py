@@ -1,0 +1,159 @@
+#!/usr/bin/env python3
+"""The benchmarks' JSON lines have their keys and agree with each other; bad flags are refused. No
+check depends on how fast the machine is."""
+
+import json
+import subprocess
+import sys
+
+import e2e
+
+
+def lines(suite, name, *arguments):
+    result = suite.run(*arguments, "--json")
+    suite.expect(result.returncode == 0, f"{name}: exit {result.returncode}: {result.stderr}")
+    try:
+        return [json.loads(line) for line in result.stdout.splitlines()]
+    except json.JSONDecodeError as error:
+        suite.expect(False, f"{name}: not JSON lines: {error}: {result.stdout[:200]!r}")
+        return []
+
+
+def roof(suite):
+    figures = lines(suite, "bench roof", "bench", "roof", "--threads", "1,2", "--rounds", "1")
+    wanted = {"kind", "threads", "value", "unit", "rounds", "min", "max"}
+    suite.expect(figures and all(wanted <= set(figure) for figure in figures),
+                 "bench roof lines lack keys")
+    cases = [(figure["threads"], figure["kind"]) for figure in figures]
+    kinds = [kind for threads, kind in cases if threads == 1]
+    suite.expect({"f32_fma", "bf16_dot", "int8_dot", "bf16_amx", "int8_amx", "l1_read", "l2_read",
+                  "llc_read", "ram_read", "ram_copy", "ram_triad"} == set(kinds),
+                 f"bench roof measures {kinds}")
+    suite.expect(cases == [(threads, kind) for threads in (1, 2) for kind in kinds],
+                 "every kind comes once for each thread count")
+    for figure in figures:
+        absent = figure["rounds"] == 0
+        suite.expect(all((figure[key] is None) == absent for key in ("value", "min", "max")),
+                     f"absent figures are null, others numbers: {figure}")
+    machine = suite.json("doctor")
+    amx = [figure for figure in figures if figure["kind"] == "bf16_amx"]
+    suite.expect(all((figure["rounds"] > 0) == machine["amx_bf16"] for figure in amx),
+                 "bench roof and doctor disagree on AMX")
+    text = suite.run("bench", "roof", "--kind", "f32_fma,int8_amx", "--rounds", "1")
+    suite.expect(text.returncode == 0 and "f32_fma" in text.stdout and "l1_read" not in text.stdout,
+                 f"--kind picks: {text.stdout!r}")
+
+
+def attention(suite):
+    sizes = {"batch": 2, "heads": 3, "key_dim": 5, "value_dim": 7, "threads": 2}
+    flags = [word for name, value in sizes.items()
+             for word in ("--" + name.replace("_", "-"), value)]
+    bench = lines(suite, "bench attention", "bench", "attention", "--n", "5,33", *flags, "--dtype",
+                  "f32", "--form", "forward,backward,forward_backward,step", "--repeats", "1")
+    wanted = {"mixer", "form", "dtype", "threads", "batch", "heads", "key_dim", "value_dim", "n",
+              "ms_median", "ms_min", "ms_max", "percent_of_roof", "peak_extra_bytes", "roof",
+              "flops", "bytes", "roof_gflops", "roof_gb_per_second"}
+    suite.expect(bench and all(wanted <= set(line) for line in bench), "bench lines lack keys")
+    suite.expect({line["n"] for line in bench} == {5, 33}, "--n gives the lengths")
+    for line in bench:
+        suite.expect(all(line[name] == value for name, value in sizes.items()), f"sizes: {line}")
+        # The printed figures must explain the percentage.
+        seconds = line["ms_median"] / 1e3
+        floor = max(line["flops"] / line["roof_gflops"],
+                    line["bytes"] / line["roof_gb_per_second"]) / 1e9
+        suite.expect(abs(line["percent_of_roof"] * seconds - 100 * floor) < 1e-9 * 100 * floor,
+                     f"percent_of_roof is not what its figures give: {line}")
+    by_case = {(line["mixer"], line["form"], line["n"]): line for line in bench}
+    for (mixer, form, n), line in by_case.items():
+        if form == "forward_backward":
+            parts = [by_case[mixer, part, n] for part in ("forward", "backward")]
+            for key in ("flops", "bytes"):
+                suite.expect(line[key] == sum(part[key] for part in parts),
+                             f"{mixer}: {key} of both passes are their sum")
+
+
+def result(figures, peak=100.0, speed=10.0, time="2026-01-01"):
+    """A result file: percent of roof per mixer, and a generation speed."""
+    # Medians that others disturbed: twice as slow as the best round.
+    output = [{"mixer": name, "form": "forward", "n": 64, "percent_of_roof": percent / 2,
+               "ms_median": 2.0, "ms_min": 1.0, "config": '{"num_heads": 1}'}
+              for name, percent in figures.items()]
+    rows = {"threads": 1, "rows": [{"method": "draw", "batch_1": {"images_per_second": speed / 3,
+                                                                  "images_per_second_max": speed}}]}
+    return {"time": time, "machine": {}, "results": [{"output": output}, {"output": [rows]}],
+            "roof": [{"kind": "f32_fma", "threads": 1, "value": 0.9 * peak, "max": peak}]}
+
+
+def compare(suite):
+    script = suite.source / "scripts/bench_compare"
+    results = suite.folder / "results"
+
+    def git(*words):
+        subprocess.run(["git", "-c", "user.name=t", "-c", "user.email=t@t", *words], check=True,
+                       cwd=results, stdout=subprocess.DEVNULL)
+
+    def run(*words):
+        return subprocess.run([sys.executable, script, "--results", results, *words], text=True,
+                              capture_output=True, check=False)
+
+    suite.write("results/host/old.json", result({"a": 40, "b": 20}))
+    git("init", "-q")
+    alone = run()
+    suite.expect(alone.returncode == 2 and len(alone.stderr.splitlines()) == 1,
+                 f"nothing committed: exit {alone.returncode}, {alone.stderr!r}")
+    git("add", "-A")
+    git("commit", "-q", "-m", "results")
+    # Half the clock speed, same ratios: not slower. 8 % and 12 % off: one of them is.
+    suite.write("results/host/new.json", result({"a": 40, "b": 18.4}, 50.0, 5.0, "2026-01-02"))
+    same = run()
+    suite.expect(same.returncode == 0 and "none of 3" in same.stdout,
+                 f"nothing slower: exit {same.returncode}, {same.stdout!r} {same.stderr!r}")
+    suite.write("results/host/new.json", result({"a": 35.2, "b": 20}, 100.0, 8.0, "2026-01-02"))
+    slower = run()
+    suite.expect(slower.returncode == 1 and "2 of 3" in slower.stdout,
+                 f"slower: exit {slower.returncode}, {slower.stdout!r} {slower.stderr!r}")
+    suite.expect("0.88x  mixer=a" in slower.stdout and "0.80x  draw" in slower.stdout,
+                 f"slower figures are named: {slower.stdout!r}")
+    disturbed = result({"a": 40, "b": 20}, time="2026-01-02")
+    disturbed["results"][0]["output"][0] |= {"percent_of_roof": 4, "ms_median": 10.0}
+    suite.write("results/host/new.json", disturbed)
+    suite.expect(run().returncode == 0, "best rounds are compared, not medians")
+    suite.write("results/host/new.json", {"time": "2026-01-02", "results": []})
+    without = run()
+    suite.expect(without.returncode == 2 and "limits" in without.stderr,
+                 f"without limits: exit {without.returncode}, {without.stderr!r}")
+    suite.write("results/host/new.json", "{")
+    broken = run()
+    suite.expect(broken.returncode == 2 and "new.json" in broken.stderr, f"broken: {broken.stderr!r}")
+
+
+def report(suite):
+    suite.write("drawn/host/one.json", result({"a": 40, "b": 20}))
+    page = suite.json("report", "drawn")
+    suite.expect(page["bytes"] > 0 and (suite.folder / "drawn/report.html").exists(),
+                 f"report of results: {page}")
+
+
+def bad_flags(suite):
+    suite.refuse("roof threads 0", "bench", "roof", "--threads", "0", says=["wanted"])
+    suite.refuse("roof threads list", "bench", "roof", "--threads", "1,x", says=["wanted"])
+    suite.refuse("roof threads empty", "bench", "roof", "--threads", "")
+    suite.refuse("roof rounds", "bench", "roof", "--rounds", "0", says=["wanted"])
+    suite.refuse("attention dtype", "bench", "attention", "--dtype", "f16", says=["f16", "bf16"])
+    suite.refuse("attention bf16", "bench", "attention", "--dtype", "bf16", says=["f32 only"])
+    suite.refuse("attention n", "bench", "attention", "--n", "0", says=["wanted"])
+    suite.refuse("roof kind", "bench", "roof", "--kind", "l4_read", says=["l4_read", "l1_read"])
+
+
+def main():
+    suite = e2e.Suite(__doc__)
+    roof(suite)
+    attention(suite)
+    compare(suite)
+    report(suite)
+    bad_flags(suite)
+    suite.finish()
+
+
+if __name__ == "__main__":
+    main()
