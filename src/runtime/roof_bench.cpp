@@ -54,6 +54,7 @@ void time_rounds(const Work& work, const RoofOptions& options, ThreadPool& pool,
   rate_of(work, 1, pool, seconds);
   const auto calls = static_cast<int64_t>(std::ceil(options.round_seconds / seconds));
   std::vector<double> rates;
+  rates.reserve(static_cast<size_t>(options.rounds));
   for (int64_t round = 0; round < options.rounds; ++round) {
     rates.push_back(rate_of(work, std::max<int64_t>(1, calls), pool, seconds));
   }
@@ -64,6 +65,7 @@ void time_rounds(const Work& work, const RoofOptions& options, ThreadPool& pool,
 template <class T>
 std::vector<Buffer<T>> blocks_of(int64_t bytes, ThreadPool& pool) {
   std::vector<Buffer<T>> blocks;
+  blocks.reserve(static_cast<size_t>(pool.num_threads()));
   const auto size = bytes / static_cast<int64_t>(sizeof(T));
   for (int thread = 0; thread < pool.num_threads(); ++thread) blocks.emplace_back(size);
   pool.parallel_for(pool.num_threads(), [&](int64_t begin, int64_t end, int) {
