@@ -54,11 +54,20 @@ void ModelOptions::add_to(Command& command) {
   command.threads(threads);
   command.choice("--gemm", gemm, {"packed", "onednn"},
                  "matrix products: packed (default; same bits for any batch) or onednn");
+  command.choice(
+      "--weights", weights, {"f32", "bf16", "int8"},
+      "matrices in memory: f32 (default), bf16, or int8 with a scale per output; products "
+      "then round their inputs to the same format");
 }
 
 Result<std::shared_ptr<const model::Model>> ModelOptions::load() const {
   model::Model::Options options;
-  options.gemm = gemm == "onednn" ? kernels::GemmBackend::kOneDnn : kernels::GemmBackend::kPacked;
+  if (gemm == "onednn") options.pack.backend = kernels::GemmBackend::kOneDnn;
+  if (weights == "bf16") options.pack.format = kernels::WeightFormat::kBF16;
+  if (weights == "int8") options.pack.format = kernels::WeightFormat::kInt8;
+  if (gemm == "onednn" && weights != "f32") {
+    return invalid_argument("--weights " + weights + " needs --gemm packed, got onednn", "--gemm");
+  }
   return model::Model::load(folder, options);
 }
 

@@ -13,11 +13,12 @@
 
 namespace tarn::cli {
 
-/// MODEL, --threads and --gemm: what every command that runs a model takes.
+/// MODEL, --threads, --gemm and --weights: what every command that runs a model takes.
 struct ModelOptions {
   std::string folder;
   int64_t threads = 1;
   std::string gemm = "packed";
+  std::string weights = "f32";
 
   void add_to(Command& command);
   Result<std::shared_ptr<const model::Model>> load() const;

@@ -4,12 +4,18 @@
 
 #include "base/check.h"
 #include "kernels/cpu/gemm.h"
+#include "kernels/cpu/reduced_gemm.h"
 #include "kernels/onednn_backend.h"
 
 namespace tarn::kernels {
 namespace {
 
 const OneDnnBackend* installed_onednn = nullptr;
+
+const ReducedKernels& reduced_kernels() {
+  const ReducedKernels* fast = avx512_reduced_kernels();
+  return fast != nullptr ? *fast : generic_reduced_kernels();
+}
 
 }  // namespace
 
@@ -20,7 +26,9 @@ std::string onednn_version() {
 }
 
 struct PackedMatrix::Impl {
-  PackedPanels panels;                   // kPacked
+  PackedPanels panels;    // kPacked, f32
+  ReducedPanels reduced;  // kPacked, other formats
+  WeightFormat format = WeightFormat::kF32;
   std::unique_ptr<OneDnnMatrix> onednn;  // kOneDnn
   int64_t out_dim = 0;
   int64_t in_dim = 0;
@@ -32,12 +40,16 @@ PackedMatrix::PackedMatrix(PackedMatrix&&) noexcept = default;
 PackedMatrix& PackedMatrix::operator=(PackedMatrix&&) noexcept = default;
 
 PackedMatrix PackedMatrix::pack(const float* weight, const float* bias, int64_t out_dim,
-                                int64_t in_dim, GemmBackend backend) {
+                                int64_t in_dim, const PackOptions& options) {
   TARN_CHECK(out_dim >= 0 && in_dim >= 0);
   PackedMatrix matrix;
   matrix.impl_->out_dim = out_dim;
   matrix.impl_->in_dim = in_dim;
-  if (backend == GemmBackend::kOneDnn) {
+  matrix.impl_->format = options.format;
+  if (options.format != WeightFormat::kF32) {
+    TARN_CHECK(options.backend == GemmBackend::kPacked);
+    matrix.impl_->reduced = pack_reduced(weight, bias, out_dim, in_dim, options.format);
+  } else if (options.backend == GemmBackend::kOneDnn) {
     TARN_CHECK(installed_onednn != nullptr);
     matrix.impl_->onednn = installed_onednn->pack(weight, bias, out_dim, in_dim);
   } else {
@@ -50,6 +62,7 @@ int64_t PackedMatrix::out_dim() const { return impl_->out_dim; }
 int64_t PackedMatrix::in_dim() const { return impl_->in_dim; }
 
 int64_t PackedMatrix::size_bytes() const {
+  if (impl_->format != WeightFormat::kF32) return impl_->reduced.size_bytes();
   return impl_->onednn != nullptr
              ? impl_->onednn->size_bytes()
              : impl_->panels.weights.size_bytes() + impl_->panels.bias.size_bytes();
@@ -59,6 +72,19 @@ void PackedMatrix::multiply(int64_t rows, const float* x, int64_t x_stride, floa
                             int64_t out_stride, Activation activation, bool accumulate,
                             ThreadPool* pool) const noexcept {
   TARN_DCHECK(!accumulate || activation == Activation::kNone);
+  if (impl_->format != WeightFormat::kF32) {
+    multiply_reduced(reduced_kernels(),
+                     {.panels = &impl_->reduced,
+                      .rows = rows,
+                      .x = x,
+                      .x_stride = x_stride,
+                      .out = out,
+                      .out_stride = out_stride,
+                      .activation = activation,
+                      .accumulate = accumulate},
+                     pool);
+    return;
+  }
   if (impl_->onednn != nullptr) {
     impl_->onednn->multiply(rows, x, x_stride, out, out_stride, activation, accumulate, pool);
     return;

@@ -16,6 +16,20 @@ enum class GemmBackend : uint8_t {
   kOneDnn,  ///< oneDNN matmul: bits may depend on the number of rows
 };
 
+/// How weights are kept.
+enum class WeightFormat : uint8_t {
+  kF32,
+  kBF16,  ///< rounded to bf16; inputs are rounded to bf16 too, sums are f32
+  kInt8,  ///< 8-bit integers with a scale per output; inputs are quantised row by row (absolute
+          ///< maximum to 127), sums are exact integers
+};
+
+/// Choices of packing. Reduced formats are computed by kPacked alone.
+struct PackOptions {
+  GemmBackend backend = GemmBackend::kPacked;
+  WeightFormat format = WeightFormat::kF32;
+};
+
 /// oneDNN's version ("2.6.3"), or "none" when this build has no oneDNN.
 std::string onednn_version();
 
@@ -28,9 +42,10 @@ class PackedMatrix {
   PackedMatrix(PackedMatrix&&) noexcept;
   PackedMatrix& operator=(PackedMatrix&&) noexcept;
 
-  /// Copies `weight` and `bias` (null: none) into the backend's layout.
+  /// Copies `weight` and `bias` (null: none) into the layout that `options` ask for. With a reduced
+  /// format a row's bits depend on that row and the kind of CPU alone.
   static PackedMatrix pack(const float* weight, const float* bias, int64_t out_dim, int64_t in_dim,
-                           GemmBackend backend = GemmBackend::kPacked);
+                           const PackOptions& options = {});
 
   int64_t out_dim() const;
   int64_t in_dim() const;

@@ -11,6 +11,7 @@
 #include "base/json.h"
 #include "base/result.h"
 #include "base/threads.h"
+#include "kernels/gemm.h"
 #include "kernels/layout.h"
 
 namespace tarn::mixers {
@@ -106,6 +107,7 @@ enum class OpPass : uint8_t { kForward, kBackward, kStep };
 /// A layer's weights, packed for the runtime; opaque outside the mechanism's folder.
 struct MixerWeights {
   virtual ~MixerWeights() = default;
+  virtual int64_t size_bytes() const = 0;  ///< memory held
 };
 
 enum class Form : uint8_t { kAuto, kParallel, kChunk, kStep };
@@ -154,9 +156,11 @@ struct MixerDef {
   /// exponentials) is not counted. Benchmarks compare times with the machine's limits on it.
   double (*flops)(const MixerConfig& config, OpPass pass, int64_t tokens);
 
-  /// Packs a layer's parameters (f32, order of param_specs) for `forward`.
+  /// Packs a layer's parameters (f32, order of param_specs) for `forward`; matrices as `options`
+  /// say.
   std::unique_ptr<MixerWeights> (*prepare)(const MixerConfig& config,
-                                           std::span<const float* const> params);
+                                           std::span<const float* const> params,
+                                           const kernels::PackOptions& options);
   void (*forward)(const LayerArgs& args) noexcept;
 
   /// Small configs (JSON objects) that cover the mechanism's options, awkward shapes included;

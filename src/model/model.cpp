@@ -71,7 +71,7 @@ class Assembler {
     hash_.update(text.data(), static_cast<int64_t>(text.size()));
   }
 
-  Result<DecoderWeights> assemble(kernels::GemmBackend backend) {
+  Result<DecoderWeights> assemble(const kernels::PackOptions& options) {
     DecoderWeights weights;
     TARN_ASSIGN(weights.token, next());
     if (config_.position == PositionKind::kLearned) {
@@ -87,17 +87,17 @@ class Assembler {
     for (const LayerConfig& layer : config_.layers) {
       BlockWeights block;
       TARN_ASSIGN(block.norm1, next_norm());
-      TARN_ASSIGN(block.mixer, next_mixer(layer));
+      TARN_ASSIGN(block.mixer, next_mixer(layer, options));
       TARN_ASSIGN(block.norm2, next_norm());
-      TARN_ASSIGN(block.up, next_linear(backend));
-      TARN_ASSIGN(block.down, next_linear(backend));
-      bytes_ += block.up.size_bytes() + block.down.size_bytes();
+      TARN_ASSIGN(block.up, next_linear(options));
+      TARN_ASSIGN(block.down, next_linear(options));
+      bytes_ += block.mixer->size_bytes() + block.up.size_bytes() + block.down.size_bytes();
       weights.blocks.push_back(std::move(block));
     }
     if (config_.final_norm) {
       TARN_ASSIGN(weights.final_norm, next_norm());
     }
-    TARN_ASSIGN(weights.head, next_linear(backend));
+    TARN_ASSIGN(weights.head, next_linear(options));
     TARN_CHECK(index_ == table_.size());
     bytes_ +=
         weights.token.size_bytes() + weights.position.size_bytes() + weights.head.size_bytes();
@@ -129,24 +129,24 @@ class Assembler {
     return norm;
   }
 
-  Result<kernels::PackedMatrix> next_linear(kernels::GemmBackend backend) {
+  Result<kernels::PackedMatrix> next_linear(const kernels::PackOptions& options) {
     const std::vector<int64_t> shape = table_[index_].shape;
     TARN_ASSIGN(const Buffer<float> weight, next());
     TARN_ASSIGN(const Buffer<float> bias, next());
-    return kernels::PackedMatrix::pack(weight.data(), bias.data(), shape[0], shape[1], backend);
+    return kernels::PackedMatrix::pack(weight.data(), bias.data(), shape[0], shape[1], options);
   }
 
-  Result<std::unique_ptr<mixers::MixerWeights>> next_mixer(const LayerConfig& layer) {
+  Result<std::unique_ptr<mixers::MixerWeights>> next_mixer(const LayerConfig& layer,
+                                                           const kernels::PackOptions& options) {
     std::vector<Buffer<float>> values;
     std::vector<const float*> pointers;
     const size_t count = layer.mixer->param_specs(*layer.mixer_config).size();
     for (size_t i = 0; i < count; ++i) {
       TARN_ASSIGN(Buffer<float> parameter, next());
-      bytes_ += parameter.size_bytes();
       pointers.push_back(parameter.data());
       values.push_back(std::move(parameter));
     }
-    return layer.mixer->prepare(*layer.mixer_config, pointers);
+    return layer.mixer->prepare(*layer.mixer_config, pointers, options);
   }
 
   Buffer<float> sinusoids() const {
@@ -182,7 +182,7 @@ struct Model::Impl {
   Status build(ModelConfig from, const Source& source, const Options& options) {
     config = std::move(from);
     Assembler assembler(config, source);
-    TARN_ASSIGN(weights, assembler.assemble(options.gemm));
+    TARN_ASSIGN(weights, assembler.assemble(options.pack));
     fingerprint = assembler.fingerprint();
     parameter_count = assembler.parameter_count();
     weight_bytes = assembler.weight_bytes();
@@ -198,7 +198,8 @@ Model::Model() : impl_(std::make_unique<Impl>()) {}
 Model::~Model() = default;
 
 Result<std::shared_ptr<const Model>> Model::load(const std::string& folder, Options options) {
-  if (options.gemm == kernels::GemmBackend::kOneDnn && kernels::onednn_version() == "none") {
+  if (options.pack.backend == kernels::GemmBackend::kOneDnn &&
+      kernels::onednn_version() == "none") {
     return Error{ErrorCode::kUnsupported, "this program was built without oneDNN", folder};
   }
   const std::string config_path = folder + "/config.json";

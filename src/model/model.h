@@ -34,7 +34,7 @@ using LayerStates = std::span<const mixers::StateRefs<float>>;
 class Model {
  public:
   struct Options {
-    kernels::GemmBackend gemm = kernels::GemmBackend::kPacked;
+    kernels::PackOptions pack;  ///< of every matrix product
   };
 
   /// Reads a model folder (config.json, model.safetensors). The tensor set and every shape must be

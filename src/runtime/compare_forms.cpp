@@ -114,11 +114,12 @@ Result<FormComparison> compare_forms(std::shared_ptr<const model::Model> model,
                             ", must be in [0, " + std::to_string(config.vocabulary) + ")");
   }
   using mixers::Form;
-  TARN_ASSIGN(const FormOutput parallel,
-              run_form(model, Form::kParallel, count, inputs, pool, cancel));
+  // The parallel form last: it alone cannot be stopped on the way.
+  TARN_ASSIGN(const FormOutput step, run_form(model, Form::kStep, 1, inputs, pool, cancel));
   TARN_ASSIGN(const FormOutput chunk,
               run_form(model, Form::kChunk, kPieceTokens, inputs, pool, cancel));
-  TARN_ASSIGN(const FormOutput step, run_form(model, Form::kStep, 1, inputs, pool, cancel));
+  TARN_ASSIGN(const FormOutput parallel,
+              run_form(model, Form::kParallel, count, inputs, pool, cancel));
   const auto width = static_cast<size_t>(config.head.output_dim());
   FormComparison result;
   result.tokens = count;

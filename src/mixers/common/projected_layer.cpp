@@ -60,13 +60,15 @@ std::vector<ParamSpec> projected_layer_params(const OpShape& shape, int64_t mode
 }
 
 std::unique_ptr<MixerWeights> prepare_projected_layer(const OpShape& shape, int64_t model_dim,
-                                                      std::span<const float* const> params) {
+                                                      std::span<const float* const> params,
+                                                      const kernels::PackOptions& options) {
   TARN_CHECK(params.size() == 4 && shape.inputs.size() <= kMaxInputs);
   auto weights = std::make_unique<ProjectedLayerWeights>();
   weights->shape = shape;
-  weights->in = kernels::PackedMatrix::pack(params[0], params[1], input_width(shape), model_dim);
-  weights->out =
-      kernels::PackedMatrix::pack(params[2], params[3], model_dim, shape.out_heads * shape.out_dim);
+  weights->in =
+      kernels::PackedMatrix::pack(params[0], params[1], input_width(shape), model_dim, options);
+  weights->out = kernels::PackedMatrix::pack(params[2], params[3], model_dim,
+                                             shape.out_heads * shape.out_dim, options);
   return weights;
 }
 

@@ -16,6 +16,7 @@ struct ProjectedLayerWeights final : MixerWeights {
   OpShape shape;
   kernels::PackedMatrix in;   ///< [Σ heads·dim, model_dim]
   kernels::PackedMatrix out;  ///< [model_dim, out_heads·out_dim]
+  int64_t size_bytes() const override { return in.size_bytes() + out.size_bytes(); }
 };
 
 /// Columns of the input projection: Σ heads·dim over the operator's inputs.
@@ -26,7 +27,8 @@ std::vector<ParamSpec> projected_layer_params(const OpShape& shape, int64_t mode
 
 /// Packs the parameters in the order of projected_layer_params.
 std::unique_ptr<MixerWeights> prepare_projected_layer(const OpShape& shape, int64_t model_dim,
-                                                      std::span<const float* const> params);
+                                                      std::span<const float* const> params,
+                                                      const kernels::PackOptions& options);
 
 /// Runs projection, the form of `def` that `args` ask for, and the output projection.
 /// Scratch: rows · (input width + out_heads·out_dim) floats from the arena.

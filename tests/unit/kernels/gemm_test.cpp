@@ -187,7 +187,8 @@ TEST(Gemm, NanInOneRowStaysInThatRow) {
 TEST(GemmDeathTest, OneDnnMustBeInstalledBeforePacking) {
   if (onednn_version() != "none") GTEST_SKIP() << "this program has oneDNN";
   const std::vector<float> weight = dense(4, 4, 5);
-  EXPECT_DEATH(PackedMatrix::pack(weight.data(), nullptr, 4, 4, GemmBackend::kOneDnn), "onednn");
+  EXPECT_DEATH(PackedMatrix::pack(weight.data(), nullptr, 4, 4, {.backend = GemmBackend::kOneDnn}),
+               "onednn");
 }
 
 }  // namespace

@@ -32,8 +32,9 @@ class OneDnn : public ::testing::Test {
     const TestRows x = TestRows::uniform(rows, in_dim, 3);
     TestRows out = accumulate ? TestRows::uniform(rows, out_dim, 4) : TestRows(rows, out_dim);
     const TestRows old = out;
-    const PackedMatrix matrix = PackedMatrix::pack(weight.data(), with_bias ? bias.data() : nullptr,
-                                                   out_dim, in_dim, GemmBackend::kOneDnn);
+    const PackedMatrix matrix =
+        PackedMatrix::pack(weight.data(), with_bias ? bias.data() : nullptr, out_dim, in_dim,
+                           {.backend = GemmBackend::kOneDnn});
     matrix.multiply(rows, x.data(), x.stride(), out.data(), out.stride(), activation, accumulate,
                     pool);
     EXPECT_TRUE(out.padding_is_intact());
