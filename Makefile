@@ -14,7 +14,7 @@ CLANG_FORMAT := $(firstword $(shell command -v clang-format-14 clang-format) cla
 CLANG_TIDY := $(firstword $(shell command -v clang-tidy-14 clang-tidy) clang-tidy)
 
 .PHONY: help setup build demo test test-debug test-asan test-tsan test-clang test-slow fuzz \
-        fuzz-smoke bench bench-compare lint format format-check clean
+        fuzz-smoke bench bench-peers bench-compare lint format format-check clean
 
 help:  ## this list
 	@sed -nE 's/^([a-z -]+):.*## (.*)/  make \1\t\2/p' Makefile | expand -t 52
@@ -50,6 +50,9 @@ fuzz-smoke:  ## the same for 30 seconds each
 
 bench: build  ## the benchmarks of `tarn bench`; results go to bench/results
 	./scripts/bench
+
+bench-peers: build  ## Tarn beside PyTorch and the paper's library; results go to bench/peers/results
+	./scripts/bench_peers
 
 bench-compare:  ## what the newest result has slower than the last committed one (ratios to the roof)
 	./scripts/bench_compare
