@@ -72,32 +72,16 @@ void PackedMatrix::multiply(int64_t rows, const float* x, int64_t x_stride, floa
                             int64_t out_stride, Activation activation, bool accumulate,
                             ThreadPool* pool) const noexcept {
   TARN_DCHECK(!accumulate || activation == Activation::kNone);
+  const auto product = [&]<class Panels>(const Panels& panels) {
+    return ProductWith<Panels>{&panels, rows, x, x_stride, out, out_stride, activation, accumulate};
+  };
   if (impl_->format != WeightFormat::kF32) {
-    multiply_reduced(reduced_kernels(),
-                     {.panels = &impl_->reduced,
-                      .rows = rows,
-                      .x = x,
-                      .x_stride = x_stride,
-                      .out = out,
-                      .out_stride = out_stride,
-                      .activation = activation,
-                      .accumulate = accumulate},
-                     pool);
-    return;
-  }
-  if (impl_->onednn != nullptr) {
+    multiply_reduced(reduced_kernels(), product(impl_->reduced), pool);
+  } else if (impl_->onednn != nullptr) {
     impl_->onednn->multiply(rows, x, x_stride, out, out_stride, activation, accumulate, pool);
-    return;
+  } else {
+    multiply_panels(product(impl_->panels), pool);
   }
-  multiply_panels({.panels = &impl_->panels,
-                   .rows = rows,
-                   .x = x,
-                   .x_stride = x_stride,
-                   .out = out,
-                   .out_stride = out_stride,
-                   .activation = activation,
-                   .accumulate = accumulate},
-                  pool);
 }
 
 }  // namespace tarn::kernels

@@ -22,9 +22,10 @@ struct PackedPanels {
 
 PackedPanels pack_panels(const float* weight, const float* bias, int64_t out_dim, int64_t in_dim);
 
-/// One product with packed panels; as PackedMatrix::multiply.
-struct PanelProduct {
-  const PackedPanels* panels = nullptr;
+/// One product with a packed weight; as PackedMatrix::multiply.
+template <class Panels>
+struct ProductWith {
+  const Panels* panels = nullptr;
   int64_t rows = 0;
   const float* x = nullptr;
   int64_t x_stride = 0;
@@ -33,6 +34,8 @@ struct PanelProduct {
   Activation activation = Activation::kNone;
   bool accumulate = false;
 };
+
+using PanelProduct = ProductWith<PackedPanels>;
 
 void multiply_panels(const PanelProduct& product, ThreadPool* pool) noexcept;
 

@@ -118,11 +118,11 @@ void reduce_rows(const ReducedKernels& kernels, const ReducedProduct& product,
 void multiply_block(const ReducedKernels& kernels, const ReducedProduct& product,
                     const ReducedRows& rows, int64_t offset, int64_t size, int64_t panel,
                     int64_t count) {
-  constexpr int64_t kMostPanels = 4;
-  alignas(64) float sums[kReducedTileRows * kWidth > kMostPanels * kWidth * 3
-                             ? kReducedTileRows * kWidth
-                             : kMostPanels * kWidth * 3];
-  alignas(64) int32_t integers[std::size(sums)];
+  // 12 rows of one panel, or 3 of four.
+  constexpr int64_t kMostSums = kReducedTileRows * kWidth;
+  TARN_DCHECK(size * count * kWidth <= kMostSums);
+  alignas(64) float sums[kMostSums];
+  alignas(64) int32_t integers[kMostSums];
   const ReducedPanels& panels = *product.panels;
   const int64_t width = count * kWidth;
   const int64_t first_column = panel * kWidth;

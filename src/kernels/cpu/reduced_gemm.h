@@ -4,7 +4,7 @@
 
 #include "base/buffer.h"
 #include "base/threads.h"
-#include "kernels/activation.h"
+#include "kernels/cpu/gemm.h"
 #include "kernels/gemm.h"
 
 namespace tarn::kernels {
@@ -37,17 +37,7 @@ struct ReducedPanels {
 ReducedPanels pack_reduced(const float* weight, const float* bias, int64_t out_dim, int64_t in_dim,
                            WeightFormat format);
 
-/// One product with reduced panels; as PackedMatrix::multiply.
-struct ReducedProduct {
-  const ReducedPanels* panels = nullptr;
-  int64_t rows = 0;
-  const float* x = nullptr;
-  int64_t x_stride = 0;
-  float* out = nullptr;
-  int64_t out_stride = 0;
-  Activation activation = Activation::kNone;
-  bool accumulate = false;
-};
+using ReducedProduct = ProductWith<ReducedPanels>;
 
 /// The inner loops, for one kind of CPU.
 struct ReducedKernels {

@@ -11,17 +11,10 @@
 namespace tarn::kernels {
 namespace {
 
+using testing::dense;
 using testing::for_each_target;
 using testing::kEps;
 using testing::TestRows;
-
-/// Dense weight [out_dim, in_dim].
-std::vector<float> dense(int64_t rows, int64_t dim, uint64_t seed) {
-  const TestRows source = TestRows::uniform(rows, dim, seed);
-  std::vector<float> result(static_cast<size_t>(rows * dim));
-  for (int64_t r = 0; r < rows; ++r) std::copy_n(source.row(r), dim, result.begin() + r * dim);
-  return result;
-}
 
 struct Expected {
   double value = 0.0;

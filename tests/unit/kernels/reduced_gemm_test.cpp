@@ -13,15 +13,9 @@
 namespace tarn::kernels {
 namespace {
 
+using testing::dense;
 using testing::kEps;
 using testing::TestRows;
-
-std::vector<float> dense(int64_t rows, int64_t dim, uint64_t seed) {
-  const TestRows source = TestRows::uniform(rows, dim, seed);
-  std::vector<float> result(static_cast<size_t>(rows * dim));
-  for (int64_t r = 0; r < rows; ++r) std::copy_n(source.row(r), dim, result.begin() + r * dim);
-  return result;
-}
 
 std::vector<const ReducedKernels*> all_kernels() {
   std::vector<const ReducedKernels*> kernels{&generic_reduced_kernels()};

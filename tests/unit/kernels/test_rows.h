@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -84,5 +85,13 @@ void for_each_target(const Body& body) {
 }
 
 inline constexpr double kEps = std::numeric_limits<float>::epsilon();
+
+/// A dense matrix [rows, dim] of uniform values, as weights are stored.
+inline std::vector<float> dense(int64_t rows, int64_t dim, uint64_t seed) {
+  const TestRows source = TestRows::uniform(rows, dim, seed);
+  std::vector<float> result(static_cast<size_t>(rows * dim));
+  for (int64_t r = 0; r < rows; ++r) std::copy_n(source.row(r), dim, result.begin() + r * dim);
+  return result;
+}
 
 }  // namespace tarn::kernels::testing
