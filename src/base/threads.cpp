@@ -3,8 +3,8 @@
 #include <sched.h>
 
 #include <algorithm>
-#include <condition_variable>
-#include <mutex>
+#include <atomic>
+#include <chrono>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -20,55 +20,83 @@ thread_local bool inside_loop = false;
 
 int64_t piece_begin(int64_t count, int pieces, int piece) { return count * piece / pieces; }
 
+/// Tells the CPU that this is a waiting loop.
+void pause() {
+#if defined(__x86_64__)
+  _mm_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+/// Returns once `value` is no longer `old`: loops of a kernel follow each other within microseconds,
+/// which is less than sleeping and waking cost, so it spins first, but not for long.
+template <class T>
+void wait_for_change(const std::atomic<T>& value, T old, bool spin) {
+  constexpr auto kSpin = std::chrono::microseconds(50);
+  constexpr int kPauses = 32;  // between two looks at the clock
+  if (spin) {
+    const auto end = std::chrono::steady_clock::now() + kSpin;
+    do {
+      for (int i = 0; i < kPauses; ++i) {
+        if (value.load(std::memory_order_acquire) != old) return;
+        pause();
+      }
+    } while (std::chrono::steady_clock::now() < end);
+  }
+  value.wait(old, std::memory_order_acquire);
+}
+
 }  // namespace
 
 struct ThreadPool::Impl {
   int num_threads = 1;
   PieceRunner runner;
   std::vector<std::thread> workers;
-  std::mutex mutex;
-  std::condition_variable start;
-  std::condition_variable done;
-  uint64_t generation = 0;
-  int running = 0;
+  bool spin = false;  // with more threads than CPUs, who spins keeps another from working
   bool stopping = false;
   int64_t count = 0;
   int pieces = 1;
   const std::function<void(int64_t, int64_t, int)>* body = nullptr;
+  std::atomic<uint32_t> generation = 0;  // raised when the four values above are set
+  std::atomic<int32_t> running = 0;      // workers that have not finished this generation
 
   void work(int thread) {
     flush_denormals();
     inside_loop = true;
-    uint64_t seen = 0;
-    std::unique_lock lock(mutex);
-    while (true) {
-      start.wait(lock, [&] { return stopping || generation != seen; });
+    for (uint32_t seen = 0;; ++seen) {
+      wait_for_change(generation, seen, spin);
       if (stopping) return;
-      seen = generation;
-      const bool takes_part = thread < pieces;
-      const int64_t begin = takes_part ? piece_begin(count, pieces, thread) : 0;
-      const int64_t end = takes_part ? piece_begin(count, pieces, thread + 1) : 0;
-      if (begin < end) {
-        lock.unlock();
-        (*body)(begin, end, thread);
-        lock.lock();
+      if (thread < pieces) {
+        (*body)(piece_begin(count, pieces, thread), piece_begin(count, pieces, thread + 1), thread);
       }
-      if (--running == 0) done.notify_one();
+      if (running.fetch_sub(1, std::memory_order_acq_rel) == 1) running.notify_one();
+    }
+  }
+
+  void start() {
+    running.store(static_cast<int32_t>(workers.size()), std::memory_order_relaxed);
+    generation.fetch_add(1, std::memory_order_release);
+    generation.notify_all();
+  }
+
+  void wait_until_done() {
+    for (int32_t left = running.load(std::memory_order_acquire); left != 0;
+         left = running.load(std::memory_order_acquire)) {
+      wait_for_change(running, left, spin);
     }
   }
 
   void stop() {
-    {
-      std::lock_guard lock(mutex);
-      stopping = true;
-    }
-    start.notify_all();
+    stopping = true;
+    start();
     for (std::thread& worker : workers) worker.join();
   }
 };
 
 ThreadPool::ThreadPool(int num_threads) : impl_(std::make_unique<Impl>()) {
   impl_->num_threads = std::max(1, num_threads);
+  impl_->spin = num_threads <= available_threads();
   Impl* impl = impl_.get();
   try {
     for (int thread = 1; thread < impl->num_threads; ++thread) {
@@ -105,20 +133,14 @@ void ThreadPool::parallel_for(int64_t count,
     });
     return;
   }
-  {
-    std::lock_guard lock(impl_->mutex);
-    impl_->count = count;
-    impl_->pieces = pieces;
-    impl_->body = &body;
-    impl_->running = static_cast<int>(impl_->workers.size());
-    ++impl_->generation;
-  }
-  impl_->start.notify_all();
+  impl_->count = count;
+  impl_->pieces = pieces;
+  impl_->body = &body;
+  impl_->start();
   inside_loop = true;
   body(0, piece_begin(count, pieces, 1), 0);
   inside_loop = false;
-  std::unique_lock lock(impl_->mutex);
-  impl_->done.wait(lock, [&] { return impl_->running == 0; });
+  impl_->wait_until_done();
 }
 
 void parallel_for(ThreadPool* pool, int64_t count,
