@@ -129,6 +129,15 @@ HWY_NOINLINE void scan_block(const Scan& shared, int64_t tail_size) {
   }
 }
 
+/// The part of a scan that writes columns [begin, end).
+HWY_INLINE Scan columns_of(Scan s, int64_t begin, int64_t end) {
+  s.value += begin;
+  s.state += begin;
+  s.out += begin;
+  s.columns = end - begin;
+  return s;
+}
+
 HWY_INLINE Scan advance(Scan s, int64_t tokens) {
   s.write += tokens * s.write_stride;
   s.value += tokens * s.value_stride;

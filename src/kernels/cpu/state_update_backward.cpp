@@ -40,10 +40,13 @@ struct BackwardCall {
   int64_t chunk;
   int64_t group;  ///< most heads that take turns
   void (*run)(const BackwardCall& call, int64_t begin, int64_t end, float* memory);
+  void (*run_shared)(const BackwardCall& call, int64_t item, float* memory);
   int64_t scratch_size = 0;
+  int64_t shared_scratch_size = 0;
   float* scratch = nullptr;
 
   void items(int64_t begin, int64_t end, float* memory) const { run(*this, begin, end, memory); }
+  void shared(int64_t item, float* memory) const { run_shared(*this, item, memory); }
   int64_t extended_dim() const { return problem.value_dim + (problem.normalise ? 1 : 0); }
   /// Row stride of [v | 1] and [dnum | dden]: whole cache lines, so that vectors do not straddle.
   int64_t extended_stride() const {
@@ -53,24 +56,33 @@ struct BackwardCall {
 };
 
 struct BackwardScratch {
-  BackwardScratch(const BackwardCall& call, float* memory)
+  /// For chunks of `tokens` tokens of `group` heads in turn.
+  BackwardScratch(const BackwardCall& call, int64_t tokens, int64_t group, float* memory)
       : space(memory),
+        chunk(tokens),
         inputs{call.q, call.k, call.v, call.dout, call.out},
         widths{call.problem.key_dim, call.problem.key_dim, call.problem.value_dim,
                call.problem.value_dim, call.problem.value_dim} {
     const int64_t features = call.problem.feature_map.feature_dim;
     const int64_t extended = call.extended_dim();
     const int64_t stride = call.extended_stride();
-    phi_q = space.take(call.chunk * features);
-    phi_k = space.take(call.chunk * features);
-    dphi = space.take(call.chunk * features);
-    value = space.take(call.chunk * stride);
-    dnum = space.take(call.chunk * stride);
-    r = space.take(call.group * features * call.problem.value_dim);
-    prefix = space.take(call.group * extended * features);
-    suffix = space.take(call.group * extended * features);
+    phi_q = space.take(chunk * features);
+    phi_k = space.take(chunk * features);
+    dphi = space.take(chunk * features);
+    value = space.take(chunk * stride);
+    dnum = space.take(chunk * stride);
+    r = space.take(group * features * call.problem.value_dim);
+    prefix = space.take(group * extended * features);
+    suffix = space.take(group * extended * features);
+  }
+  static BackwardScratch alone(const BackwardCall& call, float* memory) {
+    return {call, call.chunk, call.group, memory};
+  }
+  static BackwardScratch shared(const BackwardCall& call, float* memory) {
+    return {call, kSharedChunk, 1, memory};
   }
   Scratch space;
+  int64_t chunk;
   Heads<const float> inputs[5];
   int64_t widths[5];
   float* phi_q;   // [chunk, F]
@@ -109,28 +121,34 @@ struct BackwardHead {
   int64_t stride() const { return call.extended_stride(); }
   int64_t first_row() const { return call.problem.sequences.begin[sequence]; }
   int64_t length() const { return call.problem.sequences.length[sequence]; }
-  int64_t num_chunks() const { return (length() + call.chunk - 1) / call.chunk; }
-  int64_t chunk_row(int64_t chunk) const { return first_row() + chunk * call.chunk; }
+  int64_t num_chunks() const { return (length() + scratch.chunk - 1) / scratch.chunk; }
+  int64_t chunk_row(int64_t chunk) const { return first_row() + chunk * scratch.chunk; }
   int64_t chunk_length(int64_t chunk) const {
-    return std::min(call.chunk, length() - chunk * call.chunk);
+    return std::min(scratch.chunk, length() - chunk * scratch.chunk);
   }
 
-  HWY_INLINE void map_queries(int64_t row, int64_t tokens) const {
-    map().forward(map(), tokens, call.q.at(row, head), call.q.row_stride, scratch.phi_q);
+  // Tokens [begin, end) of the chunk that starts at `row`.
+
+  /// φ(q), φ(k), [v | 1] and [dnum | dden].
+  HWY_INLINE void prepare(int64_t row, int64_t begin, int64_t end) const {
+    const int64_t at = begin * features();
+    map().forward(map(), end - begin, call.q.at(row + begin, head), call.q.row_stride,
+                  scratch.phi_q + at);
+    map().forward(map(), end - begin, call.k.at(row + begin, head), call.k.row_stride,
+                  scratch.phi_k + at);
+    extend_values(row, begin, end);
+    differentiate_quotient(row, begin, end);
   }
-  HWY_INLINE void map_keys(int64_t row, int64_t tokens) const {
-    map().forward(map(), tokens, call.k.at(row, head), call.k.row_stride, scratch.phi_k);
-  }
-  HWY_INLINE void extend_values(int64_t row, int64_t tokens) const {
-    for (int64_t t = 0; t < tokens; ++t) {
+  HWY_INLINE void extend_values(int64_t row, int64_t begin, int64_t end) const {
+    for (int64_t t = begin; t < end; ++t) {
       float* to = scratch.value + t * stride();
       copy(call.v.at(row + t, head), to, value_dim());
       if (call.problem.normalise) to[value_dim()] = 1.0f;
     }
   }
-  HWY_INLINE void differentiate_quotient(int64_t row, int64_t tokens) const {
+  HWY_INLINE void differentiate_quotient(int64_t row, int64_t begin, int64_t end) const {
     const int64_t V = value_dim();
-    for (int64_t t = 0; t < tokens; ++t) {
+    for (int64_t t = begin; t < end; ++t) {
       float* to = scratch.dnum + t * stride();
       const float* dout = call.dout.at(row + t, head);
       if (call.problem.normalise) {
@@ -153,15 +171,66 @@ struct BackwardHead {
             .begin = first_row(),
             .end = first_row() + length()};
   }
-  HWY_INLINE void write_dq(int64_t row, int64_t tokens) const {
+  HWY_INLINE void write_dq(int64_t row, int64_t begin, int64_t end) const {
     const Heads<float>& dq = call.gradients.dq;
-    map().backward(map(), tokens, call.q.at(row, head), call.q.row_stride, scratch.phi_q,
-                   scratch.dphi, dq.at(row, head), dq.row_stride);
+    const int64_t at = begin * features();
+    map().backward(map(), end - begin, call.q.at(row + begin, head), call.q.row_stride,
+                   scratch.phi_q + at, scratch.dphi + at, dq.at(row + begin, head), dq.row_stride);
   }
-  HWY_INLINE void write_dk(int64_t row, int64_t tokens) const {
+  HWY_INLINE void write_dk(int64_t row, int64_t begin, int64_t end) const {
     const Heads<float>& dk = call.gradients.dk;
-    map().backward(map(), tokens, call.k.at(row, head), call.k.row_stride, scratch.phi_k,
-                   scratch.dphi, dk.at(row, head), dk.row_stride);
+    const int64_t at = begin * features();
+    map().backward(map(), end - begin, call.k.at(row + begin, head), call.k.row_stride,
+                   scratch.phi_k + at, scratch.dphi + at, dk.at(row + begin, head), dk.row_stride);
+  }
+
+  /// dφ(q) of a chunk.
+  HWY_INLINE Scan query_scan() const {
+    return {.rows = extended(),
+            .columns = features(),
+            .write = scratch.value,
+            .write_stride = stride(),
+            .value = scratch.phi_k,
+            .value_stride = features(),
+            .read = scratch.dnum,
+            .read_stride = stride(),
+            .state = prefix(),
+            .state_stride = features(),
+            .out = scratch.dphi,
+            .out_stride = features()};
+  }
+  /// dφ(k) of a chunk, from its token `last` back in time.
+  HWY_INLINE Scan key_scan(int64_t last) const {
+    const int64_t F = features();
+    return {.rows = extended(),
+            .columns = F,
+            .write = scratch.dnum + last * stride(),
+            .write_stride = -stride(),
+            .value = scratch.phi_q + last * F,
+            .value_stride = -F,
+            .read = scratch.value + last * stride(),
+            .read_stride = -stride(),
+            .state = suffix(),
+            .state_stride = F,
+            .out = scratch.dphi + last * F,
+            .out_stride = -F};
+  }
+  /// dv of the chunk that starts at `row`, likewise.
+  HWY_INLINE Scan value_scan(int64_t row, int64_t last) const {
+    const Heads<float>& dv = call.gradients.dv;
+    const int64_t F = features();
+    return {.rows = F,
+            .columns = value_dim(),
+            .write = scratch.phi_q + last * F,
+            .write_stride = -F,
+            .value = scratch.dnum + last * stride(),
+            .value_stride = -stride(),
+            .read = scratch.phi_k + last * F,
+            .read_stride = -F,
+            .state = r(),
+            .state_stride = value_dim(),
+            .out = dv.at(row + last, head),
+            .out_stride = -dv.row_stride};
   }
 
   /// matrix [V (+ 1), F] = given sᵀ over z, zeros where not given; `plain` [F, V] likewise or null.
@@ -182,6 +251,11 @@ struct BackwardHead {
     }
   }
 
+  HWY_INLINE void load_states() const {
+    load_state(call.initial, prefix(), nullptr);
+    load_state(call.dfinal, suffix(), r());
+  }
+
   HWY_INLINE void store_initial_gradient() const {
     const int64_t F = features();
     const int64_t V = value_dim();
@@ -199,73 +273,27 @@ struct BackwardHead {
 };
 
 HWY_INLINE void causal_prefix_chunk(const BackwardHead& h, int64_t chunk, const RowsAhead& ahead) {
-  const BackwardScratch& scratch = h.scratch;
-  const int64_t F = h.features();
   const int64_t row = h.chunk_row(chunk);
   const int64_t tokens = h.chunk_length(chunk);
-  h.map_queries(row, tokens);
-  h.map_keys(row, tokens);
-  h.extend_values(row, tokens);
-  h.differentiate_quotient(row, tokens);
-  const Scan chunk_scan{.rows = h.extended(),
-                        .columns = F,
-                        .write = scratch.value,
-                        .write_stride = h.stride(),
-                        .value = scratch.phi_k,
-                        .value_stride = F,
-                        .read = scratch.dnum,
-                        .read_stride = h.stride(),
-                        .state = h.prefix(),
-                        .state_stride = F,
-                        .out = scratch.dphi,
-                        .out_stride = F};
-  scan_and_prefetch(chunk_scan, tokens, ahead);
-  h.write_dq(row, tokens);
+  h.prepare(row, 0, tokens);
+  prefetch_for_writing(h.call.gradients.dq, row, tokens, h.head, h.call.problem.key_dim);
+  scan_and_prefetch(h.query_scan(), tokens, ahead);
+  h.write_dq(row, 0, tokens);
 }
 
 HWY_INLINE void causal_suffix_chunk(const BackwardHead& h, int64_t chunk, const RowsAhead& ahead) {
-  const BackwardScratch& scratch = h.scratch;
-  const Heads<float>& dv = h.call.gradients.dv;
-  const int64_t F = h.features();
-  const int64_t stride = h.stride();
   const int64_t row = h.chunk_row(chunk);
   const int64_t tokens = h.chunk_length(chunk);
-  const int64_t last = tokens - 1;
-  h.map_queries(row, tokens);
-  h.map_keys(row, tokens);
-  h.extend_values(row, tokens);
-  h.differentiate_quotient(row, tokens);
-  const Scan value_scan{.rows = F,
-                        .columns = h.value_dim(),
-                        .write = scratch.phi_q + last * F,
-                        .write_stride = -F,
-                        .value = scratch.dnum + last * stride,
-                        .value_stride = -stride,
-                        .read = scratch.phi_k + last * F,
-                        .read_stride = -F,
-                        .state = h.r(),
-                        .state_stride = h.value_dim(),
-                        .out = dv.at(row + last, h.head),
-                        .out_stride = -dv.row_stride};
-  scan_and_prefetch(value_scan, tokens, ahead);
-  scan({.rows = h.extended(),
-        .columns = F,
-        .write = scratch.dnum + last * stride,
-        .write_stride = -stride,
-        .value = scratch.phi_q + last * F,
-        .value_stride = -F,
-        .read = scratch.value + last * stride,
-        .read_stride = -stride,
-        .state = h.suffix(),
-        .state_stride = F,
-        .out = scratch.dphi + last * F,
-        .out_stride = -F},
-       tokens);
-  h.write_dk(row, tokens);
+  h.prepare(row, 0, tokens);
+  prefetch_for_writing(h.call.gradients.dv, row, tokens, h.head, h.value_dim());
+  scan_and_prefetch(h.value_scan(row, tokens - 1), tokens, ahead);
+  prefetch_for_writing(h.call.gradients.dk, row, tokens, h.head, h.call.problem.key_dim);
+  scan(h.key_scan(tokens - 1), tokens);
+  h.write_dk(row, 0, tokens);
 }
 
 void causal_backward_items(const BackwardCall& call, int64_t begin, int64_t end, float* memory) {
-  const BackwardScratch scratch(call, memory);
+  const BackwardScratch scratch = BackwardScratch::alone(call, memory);
   while (begin < end) {
     const HeadGroup group = HeadGroup::at(call.problem, begin, end, call.group);
     begin += group.count;
@@ -273,10 +301,7 @@ void causal_backward_items(const BackwardCall& call, int64_t begin, int64_t end,
       return BackwardHead{call, scratch, group.sequence, group.first + i, i};
     };
     const int64_t chunks = head(0).num_chunks();
-    for (int64_t i = 0; i < group.count; ++i) {
-      head(i).load_state(call.initial, head(i).prefix(), nullptr);
-      head(i).load_state(call.dfinal, head(i).suffix(), head(i).r());
-    }
+    for (int64_t i = 0; i < group.count; ++i) head(i).load_states();
     // The heads take turns: after the last one the first reads on, in the pass's direction.
     for (int64_t chunk = 0; chunk < chunks; ++chunk) {
       for (int64_t i = 0; i < group.count; ++i) {
@@ -300,48 +325,103 @@ void causal_backward_items(const BackwardCall& call, int64_t begin, int64_t end,
   }
 }
 
-void full_backward_items(const BackwardCall& call, int64_t begin, int64_t end, float* memory) {
-  const BackwardScratch scratch(call, memory);
-  const Heads<float>& dv = call.gradients.dv;
-  for (int64_t item = begin; item < end; ++item) {
-    const BackwardHead h{call, scratch, item / call.problem.num_heads,
-                         item % call.problem.num_heads, 0};
-    const int64_t F = h.features();
-    const int64_t V = h.value_dim();
-    const int64_t E = h.extended();
-    const int64_t stride = h.stride();
-    h.load_state({}, scratch.prefix, nullptr);
-    h.load_state({}, scratch.suffix, scratch.r);
-    for (int64_t chunk = 0; chunk < h.num_chunks(); ++chunk) {
-      const int64_t row = h.chunk_row(chunk);
-      const int64_t tokens = h.chunk_length(chunk);
-      h.map_queries(row, tokens);
-      h.map_keys(row, tokens);
-      h.extend_values(row, tokens);
-      h.differentiate_quotient(row, tokens);
-      small_gemm(E, F, tokens, {scratch.value, 1, stride}, scratch.phi_k, F, scratch.prefix, F,
-                 true);
-      small_gemm(E, F, tokens, {scratch.dnum, 1, stride}, scratch.phi_q, F, scratch.suffix, F,
-                 true);
-      small_gemm(F, V, tokens, {scratch.phi_q, 1, F}, scratch.dnum, stride, scratch.r, V, true);
-    }
-    for (int64_t chunk = 0; chunk < h.num_chunks(); ++chunk) {
-      const int64_t row = h.chunk_row(chunk);
-      const int64_t tokens = h.chunk_length(chunk);
-      h.map_queries(row, tokens);
-      h.map_keys(row, tokens);
-      h.extend_values(row, tokens);
-      h.differentiate_quotient(row, tokens);
-      small_gemm(tokens, V, F, {scratch.phi_k, F, 1}, scratch.r, V, dv.at(row, h.head),
-                 dv.row_stride, false);
-      small_gemm(tokens, F, E, {scratch.dnum, stride, 1}, scratch.prefix, F, scratch.dphi, F,
-                 false);
-      h.write_dq(row, tokens);
-      small_gemm(tokens, F, E, {scratch.value, stride, 1}, scratch.suffix, F, scratch.dphi, F,
-                 false);
-      h.write_dk(row, tokens);
-    }
+/// One head by all threads: rows are split among them, then the columns of each state.
+void causal_backward_shared(const BackwardCall& call, int64_t item, float* memory) {
+  const BackwardScratch scratch = BackwardScratch::shared(call, memory);
+  const HeadGroup group = HeadGroup::at(call.problem, item, item + 1, 1);
+  const BackwardHead h{call, scratch, group.sequence, group.first, 0};
+  const Together together{call.problem.pool};
+  h.load_states();
+  for (int64_t chunk = 0; chunk < h.num_chunks(); ++chunk) {
+    const int64_t row = h.chunk_row(chunk);
+    const int64_t tokens = h.chunk_length(chunk);
+    together(tokens, [&](int64_t begin, int64_t end, int) { h.prepare(row, begin, end); });
+    scan_together(h.query_scan(), tokens, together);
+    together(tokens, [&](int64_t begin, int64_t end, int) { h.write_dq(row, begin, end); });
   }
+  for (int64_t chunk = h.num_chunks() - 1; chunk >= 0; --chunk) {
+    const int64_t row = h.chunk_row(chunk);
+    const int64_t tokens = h.chunk_length(chunk);
+    together(tokens, [&](int64_t begin, int64_t end, int) { h.prepare(row, begin, end); });
+    scan_together(h.value_scan(row, tokens - 1), tokens, together);
+    scan_together(h.key_scan(tokens - 1), tokens, together);
+    together(tokens, [&](int64_t begin, int64_t end, int) { h.write_dk(row, begin, end); });
+  }
+  h.store_initial_gradient();
+}
+
+/// The totals of a chunk: columns [begin, end) of those that are F wide.
+HWY_INLINE void add_feature_totals(const BackwardHead& h, int64_t tokens, int64_t begin,
+                                   int64_t end) {
+  const BackwardScratch& scratch = h.scratch;
+  const int64_t F = h.features();
+  small_gemm(h.extended(), end - begin, tokens, {scratch.value, 1, h.stride()},
+             scratch.phi_k + begin, F, h.prefix() + begin, F, true);
+  small_gemm(h.extended(), end - begin, tokens, {scratch.dnum, 1, h.stride()},
+             scratch.phi_q + begin, F, h.suffix() + begin, F, true);
+}
+
+/// The same of those that are V wide.
+HWY_INLINE void add_value_totals(const BackwardHead& h, int64_t tokens, int64_t begin,
+                                 int64_t end) {
+  small_gemm(h.features(), end - begin, tokens, {h.scratch.phi_q, 1, h.features()},
+             h.scratch.dnum + begin, h.stride(), h.r() + begin, h.value_dim(), true);
+}
+
+/// The gradients of tokens [begin, end) of the chunk that starts at `row`, from the totals.
+HWY_INLINE void full_backward_rows(const BackwardHead& h, int64_t row, int64_t begin, int64_t end) {
+  const BackwardScratch& scratch = h.scratch;
+  const Heads<float>& dv = h.call.gradients.dv;
+  const int64_t F = h.features();
+  const int64_t V = h.value_dim();
+  const int64_t E = h.extended();
+  const int64_t stride = h.stride();
+  const int64_t rows = end - begin;
+  float* dphi = scratch.dphi + begin * F;
+  h.prepare(row, begin, end);
+  small_gemm(rows, V, F, {scratch.phi_k + begin * F, F, 1}, h.r(), V, dv.at(row + begin, h.head),
+             dv.row_stride, false);
+  small_gemm(rows, F, E, {scratch.dnum + begin * stride, stride, 1}, h.prefix(), F, dphi, F, false);
+  h.write_dq(row, begin, end);
+  small_gemm(rows, F, E, {scratch.value + begin * stride, stride, 1}, h.suffix(), F, dphi, F,
+             false);
+  h.write_dk(row, begin, end);
+}
+
+/// `split` is Alone or Together.
+template <class Split>
+HWY_INLINE void full_backward_head(const BackwardHead& h, const Split& split) {
+  h.load_state({}, h.prefix(), nullptr);
+  h.load_state({}, h.suffix(), h.r());
+  for (int64_t chunk = 0; chunk < h.num_chunks(); ++chunk) {
+    const int64_t row = h.chunk_row(chunk);
+    const int64_t tokens = h.chunk_length(chunk);
+    split(tokens, [&](int64_t begin, int64_t end, int) { h.prepare(row, begin, end); });
+    split_columns(h.features(), split,
+                  [&](int64_t begin, int64_t end) { add_feature_totals(h, tokens, begin, end); });
+    split_columns(h.value_dim(), split,
+                  [&](int64_t begin, int64_t end) { add_value_totals(h, tokens, begin, end); });
+  }
+  for (int64_t chunk = 0; chunk < h.num_chunks(); ++chunk) {
+    split(h.chunk_length(chunk), [&](int64_t begin, int64_t end, int) {
+      full_backward_rows(h, h.chunk_row(chunk), begin, end);
+    });
+  }
+}
+
+void full_backward_items(const BackwardCall& call, int64_t begin, int64_t end, float* memory) {
+  const BackwardScratch scratch = BackwardScratch::alone(call, memory);
+  const int64_t heads = call.problem.num_heads;
+  for (int64_t item = begin; item < end; ++item) {
+    full_backward_head(BackwardHead{call, scratch, item / heads, item % heads, 0}, Alone());
+  }
+}
+
+void full_backward_shared(const BackwardCall& call, int64_t item, float* memory) {
+  const BackwardScratch scratch = BackwardScratch::shared(call, memory);
+  const int64_t heads = call.problem.num_heads;
+  full_backward_head(BackwardHead{call, scratch, item / heads, item % heads, 0},
+                     Together{call.problem.pool});
 }
 
 }  // namespace HWY_NAMESPACE
@@ -354,11 +434,15 @@ namespace tarn::kernels {
 namespace {
 
 HWY_EXPORT(causal_backward_items);
+HWY_EXPORT(causal_backward_shared);
 HWY_EXPORT(full_backward_items);
+HWY_EXPORT(full_backward_shared);
 
 void run_backward(BackwardCall& call, Arena& arena) {
-  call.scratch_size = BackwardScratch(call, nullptr).space.used();
-  for_each_head(call.problem, call.problem.sequences.count * call.problem.num_heads, call, arena);
+  call.scratch_size = BackwardScratch::alone(call, nullptr).space.used();
+  call.shared_scratch_size = BackwardScratch::shared(call, nullptr).space.used();
+  for_each_head_or_shared(call.problem, call.problem.sequences.count * call.problem.num_heads, call,
+                          arena);
 }
 
 }  // namespace
@@ -380,7 +464,8 @@ void causal_backward(const StateUpdateProblem& problem, Heads<const float> q, He
                     gradients,
                     chunk_tokens(problem),
                     0,
-                    HWY_DYNAMIC_DISPATCH(causal_backward_items)};
+                    HWY_DYNAMIC_DISPATCH(causal_backward_items),
+                    HWY_DYNAMIC_DISPATCH(causal_backward_shared)};
   call.group = heads_in_turn(
       problem, problem.feature_map.feature_dim * (2 * call.extended_dim() + problem.value_dim));
   run_backward(call, arena);
@@ -402,7 +487,8 @@ void full_backward(const StateUpdateProblem& problem, Heads<const float> q, Head
                     gradients,
                     chunk_tokens(problem),
                     1,
-                    HWY_DYNAMIC_DISPATCH(full_backward_items)};
+                    HWY_DYNAMIC_DISPATCH(full_backward_items),
+                    HWY_DYNAMIC_DISPATCH(full_backward_shared)};
   run_backward(call, arena);
 }
 

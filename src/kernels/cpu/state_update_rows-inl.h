@@ -14,6 +14,7 @@
 #include "hwy/highway.h"
 #include "kernels/cpu/simd-inl.h"
 #include "kernels/cpu/state_scan-inl.h"
+#include "kernels/cpu/state_update_scratch.h"
 #include "kernels/layout.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -92,6 +93,30 @@ HWY_INLINE void scan_and_prefetch(const Scan& s, int64_t tokens, const RowsAhead
     ahead.prefetch(t, block);
     scan(advance(s, t), block);
   }
+}
+
+/// Asks for rows that are about to be written. Highway has no such request.
+HWY_INLINE void prefetch_for_writing(const Heads<float>& to, int64_t row, int64_t rows,
+                                     int64_t head, int64_t width) {
+  constexpr int64_t kLine = static_cast<int64_t>(kAlignment / sizeof(float));
+  for (int64_t t = 0; t < rows; ++t) {
+    const float* at = to.at(row + t, head);
+    for (int64_t c = 0; c < width; c += kLine) __builtin_prefetch(at + c, 1);
+  }
+}
+
+/// Calls `body(begin, end)` for pieces of [0, columns) in whole vectors, by one thread or several:
+/// columns do not depend on each other.
+template <class Split, class Body>
+HWY_INLINE void split_columns(int64_t columns, const Split& split, const Body& body) {
+  split((columns + kLanes - 1) / kLanes, [&](int64_t begin, int64_t end, int) {
+    body(begin * kLanes, std::min(end * kLanes, columns));
+  });
+}
+
+HWY_INLINE void scan_together(const Scan& s, int64_t tokens, const Together& together) {
+  split_columns(s.columns, together,
+                [&](int64_t begin, int64_t end) { scan(columns_of(s, begin, end), tokens); });
 }
 
 HWY_INLINE void zero(float* to, int64_t size) { std::fill(to, to + size, 0.0f); }

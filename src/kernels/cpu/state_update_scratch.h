@@ -67,6 +67,42 @@ struct HeadGroup {
   }
 };
 
+/// Work on one head by the thread that calls: `body(begin, end, thread)` over all of [0, count).
+struct Alone {
+  static constexpr int kThreads = 1;
+  template <class Body>
+  void operator()(int64_t count, const Body& body) const {
+    if (count > 0) body(int64_t{0}, count, 0);
+  }
+};
+
+/// Work on one head by all threads of a pool: each takes a piece of [0, count). The closure that
+/// the pool gets is one pointer, so that the function object needs no memory.
+struct Together {
+  ThreadPool* pool;
+  template <class Body>
+  void operator()(int64_t count, const Body& body) const {
+    pool->parallel_for(
+        count, [&body](int64_t begin, int64_t end, int thread) { body(begin, end, thread); });
+  }
+};
+
+/// Tokens per chunk when threads share a head: enough work between two waits for each other.
+constexpr int64_t kSharedChunk = 512;
+
+/// How many of `count` (sequence, head) pairs are too few to give each thread as many: all threads
+/// share each of these, the last ones. None where sharing costs more than it gains.
+inline int64_t shared_heads(const StateUpdateProblem& problem, int64_t count) {
+  constexpr int64_t kLeastWork = int64_t{1} << 20;  // multiply-adds
+  int64_t longest = 0;
+  for (int64_t i = 0; i < problem.sequences.count; ++i) {
+    longest = std::max(longest, problem.sequences.length[i]);
+  }
+  const int64_t work = longest * problem.feature_map.feature_dim * problem.value_dim;
+  if (problem.pool == nullptr || work < kLeastWork) return 0;
+  return count % problem.pool->num_threads();
+}
+
 /// Runs `call.items(begin, end, scratch)` over all (sequence, head) pairs on the problem's threads,
 /// each with `call.scratch_size` floats of its own. The closure is one pointer, so that the
 /// function object needs no memory.
@@ -78,6 +114,19 @@ void for_each_head(const StateUpdateProblem& problem, int64_t count, Call& call,
   parallel_for(problem.pool, count, [&call](int64_t begin, int64_t end, int thread) {
     call.items(begin, end, call.scratch + thread * call.scratch_size);
   });
+}
+
+/// The same, but the pairs that would not come out even are done one after the other by
+/// `call.shared(item, scratch)`, with `call.shared_scratch_size` floats, on all threads.
+template <class Call>
+void for_each_head_or_shared(const StateUpdateProblem& problem, int64_t count, Call& call,
+                             Arena& arena) {
+  const int64_t shared = shared_heads(problem, count);
+  if (shared < count) for_each_head(problem, count - shared, call, arena);
+  if (shared == 0) return;
+  ArenaScope scope(arena);
+  float* scratch = arena.alloc<float>(call.shared_scratch_size);
+  for (int64_t item = count - shared; item < count; ++item) call.shared(item, scratch);
 }
 
 }  // namespace tarn::kernels

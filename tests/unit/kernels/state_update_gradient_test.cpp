@@ -238,24 +238,38 @@ TEST_P(StateUpdateGradient, CausalMatchesFiniteDifferences) { check_all(GetParam
 
 TEST_P(StateUpdateGradient, FullMatchesFiniteDifferences) { check_all(GetParam(), false); }
 
+void expect_same(const Gradients& one, const Gradients& other) {
+  EXPECT_TRUE(same_bits(one.dq.data, other.dq.data));
+  EXPECT_TRUE(same_bits(one.dk.data, other.dk.data));
+  EXPECT_TRUE(same_bits(one.dv.data, other.dv.data));
+  for (size_t i = 0; i < one.ds0.size(); ++i) {
+    EXPECT_TRUE(same_bits(one.ds0[i], other.ds0[i]));
+    EXPECT_TRUE(same_bits(one.dz0[i], other.dz0[i]));
+  }
+}
+
 TEST_P(StateUpdateGradient, ThreadsAndChunksGiveTheSameBits) {
   ThreadPool two(2);
   ThreadPool three(3);
   for_each_target([&] {
     for (bool causal : {true, false}) {
       const Gradients one(GetParam(), causal, nullptr);
-      const auto expect_same = [&](const Gradients& other) {
-        EXPECT_TRUE(same_bits(one.dq.data, other.dq.data));
-        EXPECT_TRUE(same_bits(one.dk.data, other.dk.data));
-        EXPECT_TRUE(same_bits(one.dv.data, other.dv.data));
-        for (size_t i = 0; i < one.ds0.size(); ++i) {
-          EXPECT_TRUE(same_bits(one.ds0[i], other.ds0[i]));
-          EXPECT_TRUE(same_bits(one.dz0[i], other.dz0[i]));
-        }
-      };
-      expect_same(Gradients(GetParam(), causal, &two));
-      expect_same(Gradients(GetParam(), causal, &three));
-      expect_same(Gradients(GetParam(), causal, nullptr, 7));
+      expect_same(one, Gradients(GetParam(), causal, &two));
+      expect_same(one, Gradients(GetParam(), causal, &three));
+      expect_same(one, Gradients(GetParam(), causal, nullptr, 7));
+    }
+  });
+}
+
+TEST(StateUpdateGradientThreads, ThatShareAHeadGiveTheSameBits) {
+  const Case c{"shared", elu_plus_one_map(33), 3, 72, {1030}};
+  ThreadPool two(2);
+  ThreadPool four(4);
+  for_each_target([&] {
+    for (bool causal : {true, false}) {
+      const Gradients alone(c, causal, nullptr);
+      expect_same(alone, Gradients(c, causal, &two));
+      expect_same(alone, Gradients(c, causal, &four));
     }
   });
 }

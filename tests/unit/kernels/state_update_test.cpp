@@ -190,6 +190,19 @@ TEST_P(StateUpdate, StepsChunksSplitsAndThreadsGiveTheSameBits) {
   });
 }
 
+/// Long enough for threads to share a head, over more than one of the chunks they do it in.
+TEST(StateUpdateForward, ThreadsThatShareAHeadGiveTheSameBits) {
+  const Case c{"shared", elu_plus_one_map(33), 3, 72, {1030}};
+  ThreadPool two(2);
+  ThreadPool four(4);
+  for_each_target([&] {
+    const CausalRun alone(c, 0, 0, nullptr, false);
+    expect_same(alone, CausalRun(c, 0, 0, &two, false));
+    expect_same(alone, CausalRun(c, 0, 0, &four, false));
+    expect_same(alone, CausalRun(c, 1000, 0, &four, false));
+  });
+}
+
 TEST(StateUpdateForward, BatchMatesDoNotChangeASequence) {
   for_each_target([&] {
     Tensors together({"together", elu_plus_one_map(24), 2, 40, {51, 29, 3}});
