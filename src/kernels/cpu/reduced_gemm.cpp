@@ -33,34 +33,53 @@ float quantise_row(int64_t in_dim, int64_t depth, const float* x, uint8_t* to) {
   return largest / 127.0f;
 }
 
-void bf16_tile(int64_t rows, int64_t panels, int64_t depth, const uint16_t* x, const uint16_t* w,
-               float* out) {
-  for (int64_t p = 0; p < panels; ++p) {
-    const uint16_t* panel = w + p * depth * kWidth;
-    for (int64_t r = 0; r < rows; ++r) {
-      float* sums = out + r * panels * kWidth + p * kWidth;
-      for (int64_t k = 0; k < depth; ++k) {
-        const float value = bf16_to_f32(x[r * depth + k]);
-        const uint16_t* row = panel + k / 2 * 2 * kWidth + k % 2;
-        for (int64_t c = 0; c < kWidth; ++c) sums[c] += value * bf16_to_f32(row[2 * c]);
+/// Calls sums(r, p, to): the products of row r and panel p, added to the 32 floats at `to`.
+template <class Sums>
+void run_tile(const ReducedTile& tile, const Sums& sums) {
+  for (int64_t r = 0; r < tile.rows; ++r) {
+    for (int64_t p = 0; p < tile.panels; ++p) {
+      float* out = tile.out + r * tile.out_stride + p * kWidth;
+      const int64_t columns = std::clamp<int64_t>(tile.columns - p * kWidth, 0, kWidth);
+      float values[kWidth];
+      std::copy_n(tile.bias + p * kWidth, kWidth, values);
+      if (tile.accumulate) {
+        for (int64_t c = 0; c < columns; ++c) values[c] += out[c];
       }
+      sums(r, p, values);
+      // NaN stays: it is not below zero.
+      for (int64_t c = 0; c < columns; ++c) out[c] = tile.relu && values[c] <= 0 ? 0 : values[c];
     }
   }
 }
 
-void int8_tile(int64_t rows, int64_t panels, int64_t depth, const uint8_t* x, const int8_t* w,
-               int32_t* out) {
-  for (int64_t p = 0; p < panels; ++p) {
-    const int8_t* panel = w + p * depth * kWidth;
-    for (int64_t r = 0; r < rows; ++r) {
-      int32_t* sums = out + r * panels * kWidth + p * kWidth;
-      for (int64_t k = 0; k < depth; ++k) {
-        const int32_t value = x[r * depth + k];
-        const int8_t* row = panel + k / 4 * 4 * kWidth + k % 4;
-        for (int64_t c = 0; c < kWidth; ++c) sums[c] += value * row[4 * c];
-      }
+void bf16_tile(const ReducedTile& tile) {
+  run_tile(tile, [&tile](int64_t r, int64_t p, float* to) {
+    const auto* x = reinterpret_cast<const uint16_t*>(tile.x) + r * tile.depth;
+    const auto* w = reinterpret_cast<const uint16_t*>(tile.w) + p * tile.depth * kWidth;
+    for (int64_t k = 0; k < tile.depth; ++k) {
+      const float value = bf16_to_f32(x[k]);
+      const uint16_t* row = w + k / 2 * 2 * kWidth + k % 2;
+      for (int64_t c = 0; c < kWidth; ++c) to[c] += value * bf16_to_f32(row[2 * c]);
     }
-  }
+  });
+}
+
+void int8_tile(const ReducedTile& tile) {
+  run_tile(tile, [&tile](int64_t r, int64_t p, float* to) {
+    const uint8_t* x = tile.x + r * tile.depth;
+    const auto* w = reinterpret_cast<const int8_t*>(tile.w) + p * tile.depth * kWidth;
+    int32_t sums[kWidth] = {};
+    for (int64_t k = 0; k < tile.depth; ++k) {
+      const int32_t value = x[k];
+      const int8_t* row = w + k / 4 * 4 * kWidth + k % 4;
+      for (int64_t c = 0; c < kWidth; ++c) sums[c] += value * row[4 * c];
+    }
+    for (int64_t c = 0; c < kWidth; ++c) {
+      const int64_t column = p * kWidth + c;
+      const auto exact = static_cast<float>(sums[c] - tile.offset_sums[column]);
+      to[c] += exact * (tile.row_scale[r] * tile.scale[column]);
+    }
+  });
 }
 
 /// Where element (k, c) of a panel lies.
@@ -118,48 +137,31 @@ void reduce_rows(const ReducedKernels& kernels, const ReducedProduct& product,
 void multiply_block(const ReducedKernels& kernels, const ReducedProduct& product,
                     const ReducedRows& rows, int64_t offset, int64_t size, int64_t panel,
                     int64_t count) {
-  // 12 rows of one panel, or 3 of four.
-  constexpr int64_t kMostSums = kReducedTileRows * kWidth;
-  TARN_DCHECK(size * count * kWidth <= kMostSums);
-  alignas(64) float sums[kMostSums];
-  alignas(64) int32_t integers[kMostSums];
   const ReducedPanels& panels = *product.panels;
-  const int64_t width = count * kWidth;
-  const int64_t first_column = panel * kWidth;
-  const int64_t columns = std::min(width, panels.out_dim - first_column);
-  const uint8_t* x = rows.values + offset * panels.depth * panels.element_bytes();
-  const uint8_t* w = panels.weights.data() + panel * panels.panel_bytes();
-  const bool is_int8 = panels.format == WeightFormat::kInt8;
-  if (is_int8) {
-    std::fill_n(integers, size * width, 0);
-    kernels.int8_tile(size, count, panels.depth, x, reinterpret_cast<const int8_t*>(w), integers);
+  const int64_t column = panel * kWidth;
+  ReducedTile tile;
+  tile.rows = size;
+  tile.panels = count;
+  tile.depth = panels.depth;
+  tile.x = rows.values + offset * panels.depth * panels.element_bytes();
+  tile.w = panels.weights.data() + panel * panels.panel_bytes();
+  tile.bias = panels.bias.data() + column;
+  tile.out = product.out + (rows.first + offset) * product.out_stride + column;
+  tile.out_stride = product.out_stride;
+  tile.columns = std::min(count * kWidth, panels.out_dim - column);
+  tile.accumulate = product.accumulate;
+  tile.relu = product.activation == Activation::kRelu;
+  if (panels.format == WeightFormat::kInt8) {
+    tile.scale = panels.scale.data() + column;
+    tile.offset_sums = panels.offset_sums.data() + column;
+    tile.row_scale = rows.scales + offset;
+    kernels.int8_tile(tile);
+  } else {
+    kernels.bf16_tile(tile);
   }
+  if (product.activation == Activation::kNone || tile.relu) return;
   for (int64_t r = 0; r < size; ++r) {
-    float* sum = sums + r * width;
-    const float* bias = panels.bias.data() + first_column;
-    const float* old = product.out + (rows.first + offset + r) * product.out_stride + first_column;
-    std::copy_n(bias, width, sum);
-    if (product.accumulate) {
-      for (int64_t c = 0; c < columns; ++c) sum[c] += old[c];
-    }
-    if (is_int8) {
-      const float scale = rows.scales[offset + r];
-      for (int64_t c = 0; c < width; ++c) {
-        const int32_t exact = integers[r * width + c] - panels.offset_sums[first_column + c];
-        sum[c] += static_cast<float>(exact) * (scale * panels.scale[first_column + c]);
-      }
-    }
-  }
-  if (!is_int8) {
-    kernels.bf16_tile(size, count, panels.depth, reinterpret_cast<const uint16_t*>(x),
-                      reinterpret_cast<const uint16_t*>(w), sums);
-  }
-  if (product.activation != Activation::kNone) {
-    apply_activation(product.activation, size * width, sums);
-  }
-  for (int64_t r = 0; r < size; ++r) {
-    float* out = product.out + (rows.first + offset + r) * product.out_stride + first_column;
-    std::copy_n(sums + r * width, columns, out);
+    apply_activation(product.activation, tile.columns, tile.out + r * product.out_stride);
   }
 }
 

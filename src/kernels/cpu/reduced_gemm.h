@@ -39,6 +39,27 @@ ReducedPanels pack_reduced(const float* weight, const float* bias, int64_t out_d
 
 using ReducedProduct = ProductWith<ReducedPanels>;
 
+/// At most 12 rows of inputs in reduced form times one panel, or 3 rows times up to four:
+///   out = f(bias + [old out if `accumulate`] + x·w), f = relu or nothing.
+/// int8 multiplies the exact sum of x·w − offset_sums by row_scale·scale; bf16 adds products to the
+/// f32 start in order of k.
+struct ReducedTile {
+  int64_t rows = 0;
+  int64_t panels = 0;
+  int64_t depth = 0;             ///< in elements
+  const uint8_t* x = nullptr;    ///< [rows, depth] dense: uint16_t (bf16) or uint8_t (value + 128)
+  const uint8_t* w = nullptr;    ///< consecutive panels
+  const float* bias = nullptr;   ///< [32·panels], as are scale and offset_sums
+  const float* scale = nullptr;  ///< int8 only, as the next two
+  const int32_t* offset_sums = nullptr;
+  const float* row_scale = nullptr;  ///< [rows]
+  float* out = nullptr;
+  int64_t out_stride = 0;
+  int64_t columns = 0;  ///< outputs that exist, ≤ 32·panels
+  bool accumulate = false;
+  bool relu = false;
+};
+
 /// The inner loops, for one kind of CPU.
 struct ReducedKernels {
   const char* name;
@@ -47,13 +68,8 @@ struct ReducedKernels {
   /// to[i] = 128 + the nearest integer to x[i]·127/largest |x|, 128 up to `depth`; returns
   /// largest/127. A row with a NaN or an infinity gives a scale that is not finite.
   float (*quantise_row)(int64_t in_dim, int64_t depth, const float* x, uint8_t* to);
-  /// out[r, 32·p + c] += Σ_k x[r, k] w[p][k][c], r < rows ≤ 12, p < panels (≤ 4, 1 for many rows);
-  /// `depth` in elements, x [rows, depth] dense, panels consecutive. f32 sums in order of k.
-  void (*bf16_tile)(int64_t rows, int64_t panels, int64_t depth, const uint16_t* x,
-                    const uint16_t* w, float* out);
-  /// The same with unsigned x, signed w and exact 32-bit sums. out [rows, 32·panels].
-  void (*int8_tile)(int64_t rows, int64_t panels, int64_t depth, const uint8_t* x, const int8_t* w,
-                    int32_t* out);
+  void (*bf16_tile)(const ReducedTile& tile);
+  void (*int8_tile)(const ReducedTile& tile);
 };
 
 /// Plain loops, for every CPU.
