@@ -70,10 +70,11 @@ int64_t PackedMatrix::size_bytes() const {
 
 void PackedMatrix::multiply(int64_t rows, const float* x, int64_t x_stride, float* out,
                             int64_t out_stride, Activation activation, bool accumulate,
-                            ThreadPool* pool) const noexcept {
+                            ThreadPool* pool, const Upcoming& upcoming) const noexcept {
   TARN_DCHECK(!accumulate || activation == Activation::kNone);
   const auto product = [&]<class Panels>(const Panels& panels) {
-    return ProductWith<Panels>{&panels, rows, x, x_stride, out, out_stride, activation, accumulate};
+    return ProductWith<Panels>{&panels,    rows,       x,          x_stride, out,
+                               out_stride, activation, accumulate, upcoming};
   };
   if (impl_->format != WeightFormat::kF32) {
     multiply_reduced(reduced_kernels(), product(impl_->reduced), pool);

@@ -33,6 +33,13 @@ struct PackOptions {
 /// oneDNN's version ("2.6.3"), or "none" when this build has no oneDNN.
 std::string onednn_version();
 
+/// Memory that will be needed soon: `count` blocks of `bytes` each.
+struct Upcoming {
+  const float* const* blocks = nullptr;
+  int64_t count = 0;
+  int64_t bytes = 0;
+};
+
 /// A weight [out_dim, in_dim] (row-major, as torch's Linear) and an optional bias [out_dim],
 /// packed once for products with many inputs. Immutable after construction; threads: safe.
 class PackedMatrix {
@@ -53,8 +60,11 @@ class PackedMatrix {
 
   /// out = f(x·Wᵀ + bias), or out += x·Wᵀ + bias when `accumulate` (then f must be kNone).
   /// x [rows, in_dim], out [rows, out_dim], row-strided, not aliasing. Any rows ≥ 0.
+  /// A product that runs on the caller's thread alone also asks for `upcoming`, in order and as far
+  /// as it hides behind the arithmetic: kPacked, 4 rows or more, 2·rows·out_dim·in_dim/12 bytes.
   void multiply(int64_t rows, const float* x, int64_t x_stride, float* out, int64_t out_stride,
-                Activation activation, bool accumulate, ThreadPool* pool) const noexcept;
+                Activation activation, bool accumulate, ThreadPool* pool,
+                const Upcoming& upcoming = {}) const noexcept;
 
  private:
   struct Impl;

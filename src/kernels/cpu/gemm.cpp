@@ -29,12 +29,17 @@ constexpr int panels_in_flight(int rows) {
 
 /// `kRows` rows times `kPanels` consecutive panels, all columns: one chain of fused multiply-adds
 /// per element, in order of k, starting from the bias (plus the old output when accumulating).
+/// On the way it asks for `upcoming` memory, or null, and for the panel `next_panel` floats on.
 template <int kRows, int kPanels>
 HWY_NOINLINE void multiply_tile(int64_t depth, const float* x, int64_t x_stride, const float* w,
-                                const float* bias, bool accumulate, float* out,
-                                int64_t out_stride) {
+                                const float* bias, bool accumulate, float* out, int64_t out_stride,
+                                const char* upcoming, int64_t next_panel) {
   const Tag d;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  constexpr bool kAsk = kPanels == 1 && kRows >= 4;
+  // Without any, a line that is there. All passes over the columns together ask for upcoming_bytes.
+  const char* ask = upcoming != nullptr ? upcoming : reinterpret_cast<const char*>(w);
+  const int64_t ask_step = upcoming != nullptr ? 4 * lanes : 0;
   const int64_t panel_size = depth * kPanelWidth;
   for (int64_t column = 0; column < kPanelWidth; column += 2 * lanes) {
     Vector sum[kRows][2 * kPanels];
@@ -61,6 +66,12 @@ HWY_NOINLINE void multiply_tile(int64_t depth, const float* x, int64_t x_stride,
     }
     const float* wk = w + column;
     for (int64_t k = 0; k < depth; ++k, wk += kPanelWidth) {
+      if constexpr (kAsk) {
+        __builtin_prefetch(ask, 0, 2);
+        ask += ask_step;
+        __builtin_prefetch(wk + next_panel, 0, 2);
+        __builtin_prefetch(wk + next_panel + lanes, 0, 2);
+      }
       Vector weights[2 * kPanels];
       HWY_UNROLL(4)
       for (int p = 0; p < kPanels; ++p) {
@@ -89,7 +100,7 @@ HWY_NOINLINE void multiply_tile(int64_t depth, const float* x, int64_t x_stride,
 }
 
 using Tile = void (*)(int64_t, const float*, int64_t, const float*, const float*, bool, float*,
-                      int64_t);
+                      int64_t, const char*, int64_t);
 
 template <int kFirst, int... kMore>
 Tile tile_from(int64_t rows, std::integer_sequence<int, kFirst, kMore...>) {
@@ -122,8 +133,8 @@ void multiply_narrow(const PanelProduct& product, int64_t rows, Tile tile, const
       std::fill(block + r * kPanelWidth + columns, block + (r + 1) * kPanelWidth, 0.0f);
     }
   }
-  tile(product.panels->in_dim, x, product.x_stride, w, bias, product.accumulate, block,
-       kPanelWidth);
+  tile(product.panels->in_dim, x, product.x_stride, w, bias, product.accumulate, block, kPanelWidth,
+       nullptr, 0);
   activate_block(product.activation, rows, kPanelWidth, block, kPanelWidth);
   for (int64_t r = 0; r < rows; ++r) {
     const float* row = block + r * kPanelWidth;
@@ -139,6 +150,7 @@ void multiply_range(const PanelProduct& product, int64_t row_begin, int64_t row_
   const int64_t whole_panels = panels.out_dim / kPanelWidth;
   const int64_t rows = row_end - row_begin;
   const int64_t blocks = (rows + kMaxRows - 1) / kMaxRows;
+  UpcomingPieces upcoming(product.upcoming, upcoming_bytes(panels.in_dim));
   const int64_t wide = rows <= 3 ? panels_in_flight(static_cast<int>(rows)) : 1;
   // Row blocks per pass over the weights: their input stays in the second-level cache.
   const int64_t block_bytes = kMaxRows * std::max<int64_t>(panels.in_dim, 1) * 4;
@@ -157,7 +169,7 @@ void multiply_range(const PanelProduct& product, int64_t row_begin, int64_t row_
         const Tile tile = count > 1 ? wide_tile_of(size) : tile_of(size);
         if (panel < whole_panels) {
           tile(panels.in_dim, x, product.x_stride, w, bias, product.accumulate, out,
-               product.out_stride);
+               product.out_stride, upcoming.next(), panel + count < whole_panels ? panel_size : 0);
           activate_block(product.activation, size, count * kPanelWidth, out, product.out_stride);
         } else {
           multiply_narrow(product, size, tile, x, w, bias, panels.out_dim - panel * kPanelWidth,

@@ -1,10 +1,12 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 #include "base/buffer.h"
 #include "base/threads.h"
 #include "kernels/activation.h"
+#include "kernels/gemm.h"
 
 namespace tarn::kernels {
 
@@ -33,7 +35,40 @@ struct ProductWith {
   int64_t out_stride = 0;
   Activation activation = Activation::kNone;
   bool accumulate = false;
+  Upcoming upcoming = {};
 };
+
+/// Hands out upcoming memory, a piece for each tile of a product. A tile asks for a line of it with
+/// every step of its loop, so that requests and arithmetic share the time.
+class UpcomingPieces {
+ public:
+  /// Pieces of `bytes` bytes. A block is covered by whole pieces, the last two of which may overlap;
+  /// blocks that are smaller than a piece are left out.
+  UpcomingPieces(const Upcoming& upcoming, int64_t bytes)
+      : upcoming_(upcoming.bytes < bytes ? Upcoming{} : upcoming), piece_(bytes) {}
+
+  /// The next piece, or null.
+  const char* next() {
+    if (block_ >= upcoming_.count) return nullptr;
+    const int64_t offset = std::min(offset_, upcoming_.bytes - piece_);
+    const char* piece = reinterpret_cast<const char*>(upcoming_.blocks[block_]) + offset;
+    offset_ += piece_;
+    if (offset_ >= upcoming_.bytes) {
+      offset_ = 0;
+      ++block_;
+    }
+    return piece;
+  }
+
+ private:
+  const Upcoming upcoming_;
+  const int64_t piece_;
+  int64_t block_ = 0;
+  int64_t offset_ = 0;
+};
+
+/// Bytes of upcoming memory that a tile asks for: a line for each input.
+inline int64_t upcoming_bytes(int64_t depth) { return 64 * depth; }
 
 using PanelProduct = ProductWith<PackedPanels>;
 

@@ -47,7 +47,7 @@ void run_tile(const ReducedTile& tile, const Sums& sums) {
       }
       sums(r, p, values);
       // NaN stays: it is not below zero.
-      for (int64_t c = 0; c < columns; ++c) out[c] = tile.relu && values[c] <= 0 ? 0 : values[c];
+      for (int64_t c = 0; c < columns; ++c) out[c] = tile.relu && values[c] < 0 ? 0 : values[c];
     }
   }
 }
@@ -77,7 +77,7 @@ void int8_tile(const ReducedTile& tile) {
     for (int64_t c = 0; c < kWidth; ++c) {
       const int64_t column = p * kWidth + c;
       const auto exact = static_cast<float>(sums[c] - tile.offset_sums[column]);
-      to[c] += exact * (tile.row_scale[r] * tile.scale[column]);
+      to[c] = std::fma(exact * tile.scale[column], tile.row_scale[r], to[c]);
     }
   });
 }
@@ -136,7 +136,7 @@ void reduce_rows(const ReducedKernels& kernels, const ReducedProduct& product,
 /// At most 12 rows times `count` panels from `panel` on.
 void multiply_block(const ReducedKernels& kernels, const ReducedProduct& product,
                     const ReducedRows& rows, int64_t offset, int64_t size, int64_t panel,
-                    int64_t count) {
+                    int64_t count, const char* upcoming) {
   const ReducedPanels& panels = *product.panels;
   const int64_t column = panel * kWidth;
   ReducedTile tile;
@@ -150,6 +150,7 @@ void multiply_block(const ReducedKernels& kernels, const ReducedProduct& product
   tile.out_stride = product.out_stride;
   tile.columns = std::min(count * kWidth, panels.out_dim - column);
   tile.accumulate = product.accumulate;
+  tile.upcoming = upcoming;
   tile.relu = product.activation == Activation::kRelu;
   if (panels.format == WeightFormat::kInt8) {
     tile.scale = panels.scale.data() + column;
@@ -172,6 +173,8 @@ void multiply_range(const ReducedKernels& kernels, const ReducedProduct& product
   thread_local Arena arena;
   const ReducedPanels& panels = *product.panels;
   const int64_t row_bytes = std::max<int64_t>(1, panels.depth * panels.element_bytes());
+  UpcomingPieces upcoming(product.upcoming, upcoming_bytes(panels.depth));
+  const int64_t pieces_ahead = 2 / panels.element_bytes();  // panels in upcoming_bytes
   const int64_t pass = std::max<int64_t>(kReducedTileRows, (int64_t{1} << 17) / row_bytes);
   for (int64_t first = row_begin; first < row_end; first += pass) {
     ArenaScope scope(arena);
@@ -183,10 +186,16 @@ void multiply_range(const ReducedKernels& kernels, const ReducedProduct& product
     const int64_t wide = rows.count <= 3 ? 4 : 1;
     for (int64_t panel = panel_begin; panel < panel_end; panel += wide) {
       const int64_t count = std::min(wide, panel_end - panel);
+      // The weights that come next, while the first rows use these. Not beyond the last panel.
+      const int64_t ahead = std::min(panel + 1, panels.num_panels - pieces_ahead);
+      const uint8_t* next = panels.weights.data() + ahead * panels.panel_bytes();
       for (int64_t block = 0; block < blocks; ++block) {
         const int64_t begin = rows.count * block / blocks;
         const int64_t end = rows.count * (block + 1) / blocks;
-        multiply_block(kernels, product, rows, begin, end - begin, panel, count);
+        const char* ask = upcoming.next();
+        if (ask == nullptr && block == 0 && ahead > panel)
+          ask = reinterpret_cast<const char*>(next);
+        multiply_block(kernels, product, rows, begin, end - begin, panel, count, ask);
       }
     }
   }

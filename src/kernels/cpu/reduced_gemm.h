@@ -58,6 +58,8 @@ struct ReducedTile {
   int64_t columns = 0;  ///< outputs that exist, ≤ 32·panels
   bool accumulate = false;
   bool relu = false;
+  /// 64·depth bytes to ask for on the way, or null.
+  const char* upcoming = nullptr;
 };
 
 /// The inner loops, for one kind of CPU.

@@ -74,41 +74,70 @@ TARN_AVX512 float quantise_row(int64_t in_dim, int64_t depth, const float* x, ui
   return finite ? largest / 127.0f : largest;
 }
 
-/// bias, plus the old output when accumulating.
-TARN_AVX512 __m512 start_of(const ReducedTile& tile, __mmask16 lanes, int row, int vector) {
-  const __m512 bias = _mm512_loadu_ps(tile.bias + 16 * vector);
-  if (!tile.accumulate) return bias;
-  const float* old = tile.out + row * tile.out_stride + 16 * vector;
-  return _mm512_add_ps(bias, _mm512_maskz_loadu_ps(lanes, old));
+/// Stores 16 outputs of every row, those of vector `j`. The branch stands outside of the loop.
+template <int kRows>
+TARN_AVX512 inline void store_column(const ReducedTile& tile, int j, __m512 (&values)[kRows]) {
+  if (tile.relu) {
+    // The second operand where one is NaN: it stays.
+#pragma GCC unroll 12
+    for (int r = 0; r < kRows; ++r) values[r] = _mm512_max_ps(_mm512_setzero_ps(), values[r]);
+  }
+  const __mmask16 lanes = first_lanes(tile.columns - 16 * j);
+  float* out = tile.out + 16 * j;
+#pragma GCC unroll 12
+  for (int r = 0; r < kRows; ++r, out += tile.out_stride) {
+    _mm512_mask_storeu_ps(out, lanes, values[r]);
+  }
 }
 
-TARN_AVX512 void finish(const ReducedTile& tile, __mmask16 lanes, int row, int vector,
-                        __m512 value) {
-  const __m512 zero = _mm512_setzero_ps();
-  // Not "above zero", so that NaN stays.
-  if (tile.relu) {
-    value = _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(value, zero, _CMP_NLE_UQ), value);
-  }
-  _mm512_mask_storeu_ps(tile.out + row * tile.out_stride + 16 * vector, lanes, value);
+TARN_AVX512 inline __m512 old_output(const ReducedTile& tile, int r, int j) {
+  return _mm512_maskz_loadu_ps(first_lanes(tile.columns - 16 * j),
+                               tile.out + r * tile.out_stride + 16 * j);
 }
+
+/// Asks for upcoming memory, a line for each element of depth: enough independent products stand
+/// between two requests. Without any it asks for a line that is there.
+template <int kRows, int kPanels>
+struct LinesAhead {
+  static constexpr bool kActive = kRows >= 4 && kPanels == 1;
+  explicit LinesAhead(const ReducedTile& tile)
+      : at(tile.upcoming != nullptr ? tile.upcoming : reinterpret_cast<const char*>(tile.w)),
+        line(tile.upcoming != nullptr ? 64 : 0) {}
+  template <int kLines>
+  void ask() {
+    if constexpr (kActive) {
+#pragma GCC unroll 4
+      for (int i = 0; i < kLines; ++i, at += line) __builtin_prefetch(at, 0, 2);
+    }
+  }
+  const char* at;
+  int64_t line;
+};
 
 template <int kRows, int kPanels>
 TARN_AVX512 __attribute__((noinline)) void bf16_rows(const ReducedTile& shared) {
   constexpr int kColumns = kPanels * kVectors;
   // A copy: the compiler has to assume that stores to the output change what a reference leads to.
   const ReducedTile tile = shared;
-  __m512 sum[kRows][kColumns];
+  __m512 sum[kColumns][kRows];
 #pragma GCC unroll 8
   for (int j = 0; j < kColumns; ++j) {
-    const __mmask16 lanes = first_lanes(tile.columns - 16 * j);
+    const __m512 bias = _mm512_loadu_ps(tile.bias + 16 * j);
 #pragma GCC unroll 12
-    for (int r = 0; r < kRows; ++r) sum[r][j] = start_of(tile, lanes, r, j);
+    for (int r = 0; r < kRows; ++r) sum[j][r] = bias;
+    if (!tile.accumulate) continue;
+#pragma GCC unroll 12
+    for (int r = 0; r < kRows; ++r) {
+      sum[j][r] = _mm512_add_ps(bias, old_output(tile, r, j));
+    }
   }
   const auto* x = reinterpret_cast<const uint16_t*>(tile.x);
   const auto* w = reinterpret_cast<const uint16_t*>(tile.w);
   const int64_t depth = tile.depth;
   const int64_t panel = depth * kWidth;
+  LinesAhead<kRows, kPanels> ahead(tile);
   for (int64_t k = 0; k < depth; k += 2, w += 2 * kWidth) {
+    ahead.template ask<2>();
     __m512i weights[kColumns];
 #pragma GCC unroll 8
     for (int j = 0; j < kColumns; ++j) {
@@ -121,17 +150,13 @@ TARN_AVX512 __attribute__((noinline)) void bf16_rows(const ReducedTile& shared) 
       const __m512i value = _mm512_set1_epi32(pair);
 #pragma GCC unroll 8
       for (int j = 0; j < kColumns; ++j) {
-        sum[r][j] = _mm512_dpbf16_ps(sum[r][j], reinterpret_cast<__m512bh>(value),
+        sum[j][r] = _mm512_dpbf16_ps(sum[j][r], reinterpret_cast<__m512bh>(value),
                                      reinterpret_cast<__m512bh>(weights[j]));
       }
     }
   }
 #pragma GCC unroll 8
-  for (int j = 0; j < kColumns; ++j) {
-    const __mmask16 lanes = first_lanes(tile.columns - 16 * j);
-#pragma GCC unroll 12
-    for (int r = 0; r < kRows; ++r) finish(tile, lanes, r, j, sum[r][j]);
-  }
+  for (int j = 0; j < kColumns; ++j) store_column<kRows>(tile, j, sum[j]);
 }
 
 /// sum += the products of bytes, four at a time; `x` unsigned, `w` signed. Not the intrinsic: gcc 12
@@ -145,17 +170,21 @@ template <int kRows, int kPanels>
 TARN_AVX512 __attribute__((noinline)) void int8_rows(const ReducedTile& shared) {
   constexpr int kColumns = kPanels * kVectors;
   const ReducedTile tile = shared;  // as above
-  __m512i sum[kRows][kColumns];
-#pragma GCC unroll 12
-  for (int r = 0; r < kRows; ++r) {
+  __m512i sum[kColumns][kRows];
 #pragma GCC unroll 8
-    for (int j = 0; j < kColumns; ++j) sum[r][j] = _mm512_setzero_si512();
+  for (int j = 0; j < kColumns; ++j) {
+    const __m512i start =
+        _mm512_sub_epi32(_mm512_setzero_si512(), _mm512_loadu_si512(tile.offset_sums + 16 * j));
+#pragma GCC unroll 12
+    for (int r = 0; r < kRows; ++r) sum[j][r] = start;
   }
   const uint8_t* x = tile.x;
   const uint8_t* w = tile.w;
   const int64_t depth = tile.depth;
   const int64_t panel = depth * kWidth;
+  LinesAhead<kRows, kPanels> ahead(tile);
   for (int64_t k = 0; k < depth; k += 4, w += 4 * kWidth) {
+    ahead.template ask<4>();
     __m512i weights[kColumns];
 #pragma GCC unroll 8
     for (int j = 0; j < kColumns; ++j) {
@@ -167,21 +196,29 @@ TARN_AVX512 __attribute__((noinline)) void int8_rows(const ReducedTile& shared) 
       std::memcpy(&four, x + r * depth + k, sizeof four);
       const __m512i value = _mm512_set1_epi32(four);
 #pragma GCC unroll 8
-      for (int j = 0; j < kColumns; ++j) add_products(sum[r][j], value, weights[j]);
+      for (int j = 0; j < kColumns; ++j) add_products(sum[j][r], value, weights[j]);
     }
   }
 #pragma GCC unroll 8
   for (int j = 0; j < kColumns; ++j) {
-    const __mmask16 lanes = first_lanes(tile.columns - 16 * j);
-    const __m512i offset = _mm512_loadu_si512(tile.offset_sums + 16 * j);
+    const __m512 bias = _mm512_loadu_ps(tile.bias + 16 * j);
     const __m512 scale = _mm512_loadu_ps(tile.scale + 16 * j);
+    __m512 values[kRows];
 #pragma GCC unroll 12
-    for (int r = 0; r < kRows; ++r) {
-      const __m512 exact = _mm512_cvtepi32_ps(_mm512_sub_epi32(sum[r][j], offset));
-      const __m512 unit = _mm512_mul_ps(_mm512_set1_ps(tile.row_scale[r]), scale);
-      finish(tile, lanes, r, j,
-             _mm512_add_ps(start_of(tile, lanes, r, j), _mm512_mul_ps(exact, unit)));
+    for (int r = 0; r < kRows; ++r) values[r] = _mm512_mul_ps(_mm512_cvtepi32_ps(sum[j][r]), scale);
+    if (tile.accumulate) {
+#pragma GCC unroll 12
+      for (int r = 0; r < kRows; ++r) {
+        const __m512 start = _mm512_add_ps(bias, old_output(tile, r, j));
+        values[r] = _mm512_fmadd_ps(values[r], _mm512_set1_ps(tile.row_scale[r]), start);
+      }
+    } else {
+#pragma GCC unroll 12
+      for (int r = 0; r < kRows; ++r) {
+        values[r] = _mm512_fmadd_ps(values[r], _mm512_set1_ps(tile.row_scale[r]), bias);
+      }
     }
+    store_column<kRows>(tile, j, values);
   }
 }
 

@@ -51,7 +51,8 @@ double flops(const MixerConfig& base, OpPass pass, int64_t tokens) {
 std::unique_ptr<MixerWeights> prepare(const MixerConfig& config,
                                       std::span<const float* const> params,
                                       const kernels::PackOptions& options) {
-  return prepare_projected_layer(op_shape(config), config_of(&config).model_dim, params, options);
+  return prepare_projected_layer(op_shape(config), config_of(&config).model_dim, params,
+                                 state_specs(config), options);
 }
 
 void forward(const LayerArgs& args) noexcept { forward_projected_layer(kDef, args); }

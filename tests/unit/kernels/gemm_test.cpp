@@ -6,6 +6,7 @@
 
 #include <gtest/gtest.h>
 
+#include "kernels/cpu/gemm.h"
 #include "unit/kernels/test_rows.h"
 
 namespace tarn::kernels {
@@ -119,6 +120,47 @@ TEST(Gemm, RowBitsDependOnNothingButTheRow) {
       }
     });
   }
+}
+
+TEST(Gemm, AskingForUpcomingMemoryChangesNothing) {
+  const int64_t in_dim = 37, out_dim = 130;
+  const std::vector<float> weight = dense(out_dim, in_dim, 5);
+  std::vector<std::vector<float>> blocks(3, std::vector<float>(2'000, 1.5f));
+  const float* pointers[] = {blocks[0].data(), blocks[1].data(), blocks[2].data()};
+  for (const WeightFormat format : {WeightFormat::kF32, WeightFormat::kBF16, WeightFormat::kInt8}) {
+    const PackedMatrix matrix =
+        PackedMatrix::pack(weight.data(), nullptr, out_dim, in_dim, {.format = format});
+    for_each_target([&] {
+      for (const int64_t rows : {1, 3, 4, 12, 31}) {
+        const TestRows x = TestRows::uniform(rows, in_dim, 7);
+        TestRows plain(rows, out_dim), asking(rows, out_dim);
+        matrix.multiply(rows, x.data(), x.stride(), plain.data(), plain.stride(), Activation::kRelu,
+                        false, nullptr);
+        matrix.multiply(rows, x.data(), x.stride(), asking.data(), asking.stride(),
+                        Activation::kRelu, false, nullptr, {pointers, 3, 8'000});
+        EXPECT_TRUE(asking.padding_is_intact());
+        for (int64_t r = 0; r < rows; ++r) ASSERT_TRUE(asking.same_bits(r, plain, r)) << rows;
+      }
+    });
+  }
+  for (const auto& block : blocks) EXPECT_EQ(block, std::vector<float>(2'000, 1.5f));
+}
+
+TEST(Gemm, UpcomingPiecesCoverEveryBlockAndNothingElse) {
+  const std::vector<float> first(300), second(300);  // 1,200 bytes each
+  const float* blocks[] = {first.data(), second.data()};
+  const auto bytes_at = [](const std::vector<float>& block, int64_t offset) {
+    return reinterpret_cast<const char*>(block.data()) + offset;
+  };
+  UpcomingPieces pieces({blocks, 2, 1'200}, 512);
+  for (const auto* block : {&first, &second}) {
+    EXPECT_EQ(pieces.next(), bytes_at(*block, 0));
+    EXPECT_EQ(pieces.next(), bytes_at(*block, 512));
+    EXPECT_EQ(pieces.next(), bytes_at(*block, 1'200 - 512));
+  }
+  EXPECT_EQ(pieces.next(), nullptr);
+  EXPECT_EQ(UpcomingPieces({blocks, 2, 1'200}, 1'201).next(), nullptr) << "smaller than a piece";
+  EXPECT_EQ(UpcomingPieces({}, 512).next(), nullptr);
 }
 
 TEST(Gemm, BitsDoNotDependOnThreads) {

@@ -87,6 +87,30 @@ TEST(ReducedGemm, IsTheProductOfTheRoundedOperands) {
       for (const int64_t in_dim : {0, 1, 2, 3, 4, 5, 33, 256}) {
         check(*kernels, format, 3, 40, in_dim, Activation::kNone, true, nullptr);
         check(*kernels, format, 14, 64, in_dim, Activation::kGelu, false, nullptr);
+        check(*kernels, format, 1, 100, in_dim, Activation::kRelu, false, nullptr);
+        check(*kernels, format, 11, 70, in_dim, Activation::kRelu, false, nullptr);
+        check(*kernels, format, 27, 45, in_dim, Activation::kNone, true, nullptr);
+      }
+    }
+  }
+}
+
+TEST(ReducedGemm, QuantisesToTheNearestOf255Levels) {
+  for (const ReducedKernels* kernels : all_kernels()) {
+    for (const int64_t in_dim : {1, 15, 16, 17, 31, 32, 33, 47, 64, 100, 257}) {
+      const int64_t depth = (in_dim + 3) / 4 * 4;
+      for (int64_t at = 0; at < in_dim; at += 7) {  // the largest anywhere, negative
+        std::vector<float> x = dense(1, in_dim, static_cast<uint64_t>(in_dim + at));
+        x[static_cast<size_t>(at)] = -3.5f;
+        std::vector<uint8_t> to(static_cast<size_t>(depth) + 1, 77);
+        const float scale = kernels->quantise_row(in_dim, depth, x.data(), to.data());
+        EXPECT_EQ(scale, 3.5f / 127.0f);
+        for (int64_t i = 0; i < depth; ++i) {
+          const float value = i < in_dim ? x[static_cast<size_t>(i)] : 0.0f;
+          const auto wanted = 128 + static_cast<int>(std::nearbyint(value * (127.0f / 3.5f)));
+          ASSERT_EQ(to[static_cast<size_t>(i)], wanted) << kernels->name << " " << in_dim;
+        }
+        EXPECT_EQ(to.back(), 77) << "wrote past the row";
       }
     }
   }
@@ -155,6 +179,11 @@ TEST(ReducedGemm, WhatIsNotFiniteStaysVisible) {
             *kernels, {&panels, 1, x.data(), in_dim, out.data(), out_dim, Activation::kNone, false},
             nullptr);
         for (const float result : out) EXPECT_FALSE(std::isfinite(result)) << kernels->name;
+        x[17] = std::numeric_limits<float>::quiet_NaN();
+        multiply_reduced(
+            *kernels, {&panels, 1, x.data(), in_dim, out.data(), out_dim, Activation::kRelu, false},
+            nullptr);
+        for (const float result : out) EXPECT_TRUE(std::isnan(result)) << kernels->name;
       }
     }
   }

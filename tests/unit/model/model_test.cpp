@@ -225,6 +225,40 @@ TEST(Model, BitsOfStepsDoNotDependOnLongerBatchMates) {
   }
 }
 
+TEST(Model, StepsTogetherHaveTheBitsOfStepsAlone) {
+  constexpr int64_t kSequences = 29;  // more than the layers take at a time
+  using kernels::WeightFormat;
+  for (const WeightFormat format : {WeightFormat::kF32, WeightFormat::kBF16, WeightFormat::kInt8}) {
+    for (const Json& json : causal_configs_and_lags()) {
+      const auto model = Model::random(config_of(json), kSeed, {.pack = {.format = format}});
+      std::vector<float> expected;
+      for (int64_t i = 0; i < kSequences; ++i) {
+        const States alone(*model, 1, 40);
+        std::vector<float> last;
+        for (int64_t t = 0; t < 4; ++t) {
+          Batch single;
+          single.add(random_tokens(1, static_cast<uint64_t>(100 * t + i)), t);
+          last = run(*model, single, Outputs::kAllRows, nullptr, alone.view());
+        }
+        expected.insert(expected.end(), last.begin(), last.end());
+      }
+      for (const int threads : {1, 2, 3}) {
+        ThreadPool pool(threads);
+        const States together(*model, kSequences, 40);
+        std::vector<float> last;
+        for (int64_t t = 0; t < 4; ++t) {
+          Batch batch;
+          for (int64_t i = 0; i < kSequences; ++i) {
+            batch.add(random_tokens(1, static_cast<uint64_t>(100 * t + i)), t);
+          }
+          last = run(*model, batch, Outputs::kAllRows, &pool, together.view());
+        }
+        EXPECT_TRUE(same_bits(last, expected)) << threads << " threads, " << json.dump();
+      }
+    }
+  }
+}
+
 TEST(Model, KeepsScratchBounded) {
   const auto model = random_model(small_config());
   Batch few, many;
