@@ -3,12 +3,19 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <utility>
 
 #include "report/png.h"
 
 namespace tarn::cli {
 namespace {
+
+constexpr std::array<std::pair<kernels::WeightFormat, const char*>, 3> kFormats = {{
+    {kernels::WeightFormat::kF32, "f32"},
+    {kernels::WeightFormat::kBF16, "bf16"},
+    {kernels::WeightFormat::kInt8, "int8"},
+}};
 
 std::string image_shape(const model::ModelConfig& config) {
   return fmt::format("{}x{}x{}", config.image_width, config.image_height, config.image_channels);
@@ -49,13 +56,33 @@ Result<std::vector<std::vector<int32_t>>> read_data_images(const model::ModelCon
 
 }  // namespace
 
+std::vector<std::string> weight_format_names() {
+  std::vector<std::string> names;
+  for (const auto& [format, name] : kFormats) names.emplace_back(name);
+  return names;
+}
+
+kernels::WeightFormat weight_format_from_name(const std::string& name) {
+  for (const auto& [format, known] : kFormats) {
+    if (name == known) return format;
+  }
+  return kernels::WeightFormat::kF32;
+}
+
+const char* weight_format_name(kernels::WeightFormat format) {
+  for (const auto& [known, name] : kFormats) {
+    if (format == known) return name;
+  }
+  return "f32";
+}
+
 void ModelOptions::add_to(Command& command) {
   command.positional("model", folder, "MODEL", "model folder (config.json, model.safetensors)");
   command.threads(threads);
   command.choice("--gemm", gemm, {"packed", "onednn"},
                  "matrix products: packed (default; same bits for any batch) or onednn");
   command.choice(
-      "--weights", weights, {"f32", "bf16", "int8"},
+      "--weights", weights, weight_format_names(),
       "matrices in memory: f32 (default), bf16, or int8 with a scale per output; products "
       "then round their inputs to the same format");
 }
@@ -63,8 +90,7 @@ void ModelOptions::add_to(Command& command) {
 Result<std::shared_ptr<const model::Model>> ModelOptions::load() const {
   model::Model::Options options;
   if (gemm == "onednn") options.pack.backend = kernels::GemmBackend::kOneDnn;
-  if (weights == "bf16") options.pack.format = kernels::WeightFormat::kBF16;
-  if (weights == "int8") options.pack.format = kernels::WeightFormat::kInt8;
+  options.pack.format = weight_format_from_name(weights);
   if (gemm == "onednn" && weights != "f32") {
     return invalid_argument("--weights " + weights + " needs --gemm packed, got onednn", "--gemm");
   }

@@ -24,6 +24,11 @@ struct ModelOptions {
   Result<std::shared_ptr<const model::Model>> load() const;
 };
 
+/// "f32", "bf16", "int8": the words of --weights.
+std::vector<std::string> weight_format_names();
+kernels::WeightFormat weight_format_from_name(const std::string& name);
+const char* weight_format_name(kernels::WeightFormat format);
+
 /// --greedy, --temperature, --top-k, --top-p.
 struct SamplerFlags {
   bool greedy = false;

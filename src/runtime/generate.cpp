@@ -1,7 +1,6 @@
 #include "runtime/generate.h"
 
 #include <algorithm>
-#include <chrono>
 #include <optional>
 #include <span>
 #include <string>
@@ -10,41 +9,22 @@
 #include "base/checked.h"
 #include "mixers/mixer.h"
 #include "runtime/prefix_runner.h"
+#include "runtime/prefix_timer.h"
 #include "runtime/process_memory.h"
 #include "runtime/session.h"
 #include "runtime/state.h"
+#include "runtime/timing.h"
 
 namespace tarn::runtime {
 
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
 constexpr size_t kTimedSteps = 32;
-/// A timing of less than this many seconds is repeated and its median taken.
-constexpr double kRepeatBelowSeconds = 1.0;
-constexpr size_t kTimingRepeats = 3;
-
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
-
-double median(std::vector<double> values) {
-  if (values.empty()) return 0.0;
-  const auto middle = values.begin() + static_cast<int64_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
-}
 
 Error cancelled() { return {ErrorCode::kCancelled, "generation was stopped on request", {}}; }
 
 bool is_cancelled(const GenerateOptions& options) {
   return options.cancel != nullptr && options.cancel->load(std::memory_order_relaxed);
-}
-
-std::span<const int32_t> prompt_of(const GenerateOptions& options, int64_t sequence) {
-  if (options.prompts.empty()) return {};
-  return options.prompts[options.prompts.size() == 1 ? 0 : static_cast<size_t>(sequence)];
 }
 
 int64_t shortest_prompt(const GenerateOptions& options) {
@@ -185,11 +165,6 @@ Result<GenerateOptions> resolve(const model::Model& model, GenerateOptions optio
   options.batch = std::min(options.batch, options.count);
   TARN_RETURN_IF_ERROR(validate(options.sampler));
   TARN_RETURN_IF_ERROR(check_prompts(config, options));
-  if (!options.positions_to_time.empty() && options.mode != GenerateMode::kParallel) {
-    return invalid_argument(
-        "positions to time are given for recurrent generation, which is "
-        "measured whole; they need the parallel mode");
-  }
   for (const int64_t position : options.positions_to_time) {
     if (position < 1 || position > options.length) {
       return out_of_range("a position to time", position,
@@ -239,7 +214,7 @@ Result<GenerateResult> run_recurrent(const std::shared_ptr<const model::Model>& 
       Session& session = sessions[static_cast<size_t>(i)];
       session.reset();
       session.rng() = {options.seed, static_cast<uint64_t>(begin + i), 0};
-      TARN_RETURN_IF_ERROR(session.append(prompt_of(options, begin + i)));
+      TARN_RETURN_IF_ERROR(session.append(options.prompt_of(begin + i)));
       progress.add(session.token_count());
       active.push_back(&session);
     }
@@ -281,7 +256,7 @@ Result<GenerateResult> run_parallel(const model::Model& model, const GenerateOpt
     active.clear();
     for (int64_t i = begin; i < begin + size; ++i) {
       std::vector<int32_t>& tokens = result.tokens[static_cast<size_t>(i)];
-      const auto prompt = prompt_of(options, i);
+      const auto prompt = options.prompt_of(i);
       tokens.reserve(static_cast<size_t>(options.length));
       tokens.assign(prompt.begin(), prompt.end());
       progress.add(static_cast<int64_t>(tokens.size()));
@@ -308,32 +283,6 @@ Result<GenerateResult> run_parallel(const model::Model& model, const GenerateOpt
   return result;
 }
 
-/// Seconds that one batch takes for one token after a prefix of `prefix` inputs.
-Result<double> time_prefix(PrefixRunner& runner, const GenerateOptions& options, int64_t prefix,
-                           size_t repeats) {
-  std::vector<std::vector<int32_t>> tokens(static_cast<size_t>(options.batch));
-  std::vector<PrefixRunner::Sequence> sequences;
-  const auto fill = [&] {
-    sequences.clear();
-    for (int64_t i = 0; i < options.batch; ++i) {
-      std::vector<int32_t>& row = tokens[static_cast<size_t>(i)];
-      const auto prompt = prompt_of(options, i);
-      row.assign(prompt.begin(), prompt.end());
-      row.resize(static_cast<size_t>(prefix - 1), 0);
-      row.reserve(static_cast<size_t>(prefix));
-      sequences.push_back({&row, {options.seed, static_cast<uint64_t>(i), 0}});
-    }
-  };
-  std::vector<double> seconds;
-  do {
-    fill();
-    const Clock::time_point start = Clock::now();
-    TARN_RETURN_IF_ERROR(runner.step(sequences));
-    seconds.push_back(seconds_since(start));
-  } while (seconds.back() < kRepeatBelowSeconds && seconds.size() < repeats);
-  return median(std::move(seconds));
-}
-
 /// Seconds at `prefix` on the straight lines through `timed`, constant outside.
 double interpolate(std::span<const GenerateResult::TimedPosition> timed, int64_t prefix) {
   const auto above = std::lower_bound(
@@ -347,19 +296,16 @@ double interpolate(std::span<const GenerateResult::TimedPosition> timed, int64_t
   return below->seconds + fraction * (above->seconds - below->seconds);
 }
 
-Result<GenerateResult> estimate_parallel(const model::Model& model, const GenerateOptions& options,
-                                         ThreadPool* pool) {
+Result<GenerateResult> estimate(const GenerateOptions& options, PrefixTimer& timer) {
   GenerateResult result;
   result.integrated = true;
   std::vector<int64_t> prefixes = options.positions_to_time;
   std::sort(prefixes.begin(), prefixes.end());
   prefixes.erase(std::unique(prefixes.begin(), prefixes.end()), prefixes.end());
-  PrefixRunner runner(model, options.sampler, pool);
-  // The first pass allocates scratch memory, which is no part of the cost of a token.
-  TARN_RETURN_IF_ERROR(time_prefix(runner, options, prefixes.back(), 1));
+  TARN_RETURN_IF_ERROR(timer.warm_up(prefixes.back()));
   for (size_t i = 0; i < prefixes.size(); ++i) {
     if (is_cancelled(options)) return cancelled();
-    TARN_ASSIGN(const double seconds, time_prefix(runner, options, prefixes[i], kTimingRepeats));
+    TARN_ASSIGN(const double seconds, timer.time(prefixes[i]));
     result.timed.push_back({prefixes[i], seconds});
     if (options.progress) {
       options.progress(static_cast<int64_t>(i + 1), static_cast<int64_t>(prefixes.size()));
@@ -386,9 +332,16 @@ Result<GenerateResult> generate(std::shared_ptr<const model::Model> model,
   TARN_RETURN_IF_ERROR(check_causal(*model));
   TARN_ASSIGN(const GenerateOptions resolved,
               resolve(*model, options, pool != nullptr ? pool->num_threads() : 1));
-  if (resolved.mode == GenerateMode::kRecurrent) return run_recurrent(model, resolved, pool);
-  if (resolved.positions_to_time.empty()) return run_parallel(*model, resolved, pool);
-  return estimate_parallel(*model, resolved, pool);
+  const bool recurrent = resolved.mode == GenerateMode::kRecurrent;
+  if (resolved.positions_to_time.empty()) {
+    return recurrent ? run_recurrent(model, resolved, pool) : run_parallel(*model, resolved, pool);
+  }
+  if (!recurrent) {
+    return estimate(resolved, *parallel_timer(*model, resolved, pool));
+  }
+  TARN_ASSIGN(GenerateResult result, estimate(resolved, *recurrent_timer(model, resolved, pool)));
+  result.state_bytes_per_sequence = SequenceState::used_bytes_at(*model, resolved.length);
+  return result;
 }
 
 }  // namespace tarn::runtime

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "base/result.h"
@@ -27,9 +28,10 @@ struct GenerateOptions {
   /// Tokens to start from: none, one for all sequences, or one per sequence.
   std::vector<std::vector<int32_t>> prompts{};
   GenerateMode mode = GenerateMode::kRecurrent;
-  /// kParallel only, not empty: generate nothing; time one token of one batch at these prefix
-  /// lengths (each in [1, length], any order) and integrate over all lengths by straight lines
-  /// between them (constant outside). Prefixes are the prompt, then token 0.
+  /// Not empty: generate nothing; time one token of one batch at these prefix lengths (each in
+  /// [1, length], any order) and integrate over all lengths by straight lines between them (constant
+  /// outside). Prefixes are the prompt, then token 0. kRecurrent: the state is set to each prefix
+  /// without evaluating it, so its contents are the initial values.
   std::vector<int64_t> positions_to_time{};
   /// Called after every step from the calling thread: tokens done, tokens in all (over `count`);
   /// when only timing: positions done, positions in all.
@@ -37,6 +39,12 @@ struct GenerateOptions {
   const std::atomic<bool>* cancel = nullptr;  ///< set it to stop: the result is kCancelled
   /// Refuse (kResource) when states, activations and tokens would take more; 0: the machine's all.
   int64_t memory_limit_bytes = 0;
+
+  /// Of sequence `sequence`; empty when there are no prompts.
+  std::span<const int32_t> prompt_of(int64_t sequence) const {
+    if (prompts.empty()) return {};
+    return prompts[prompts.size() == 1 ? 0 : static_cast<size_t>(sequence)];
+  }
 };
 
 struct GenerateResult {

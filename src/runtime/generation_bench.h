@@ -11,6 +11,7 @@
 #include "base/threads.h"
 #include "model/model.h"
 #include "runtime/generate.h"
+#include "runtime/generation_roof.h"
 
 namespace tarn::runtime {
 
@@ -18,14 +19,21 @@ struct GenerationBenchOptions {
   struct Entry {
     std::string name;
     std::shared_ptr<const model::Model> model;
+    kernels::WeightFormat format = kernels::WeightFormat::kF32;  ///< that the model is packed in
+    /// Only there to compare with: timed once, at `timed_positions`, whatever its state.
+    bool baseline = false;
   };
   std::vector<Entry> models;
   std::vector<int64_t> batches = {1, 64};
-  int64_t length = 0;   ///< tokens per sequence; 0: the model's max_tokens
+  /// Tokens per sequence; 0: the model's max_tokens. For images a smaller number is what is timed:
+  /// figures are integrated to whole images (bounded states: the same time for every token).
+  int64_t length = 0;
   int64_t repeats = 3;  ///< rounds over all methods and batches; figures are medians over them
-  /// Prefix lengths at which whole-prefix generation is timed; its total is integrated.
+  /// Prefix lengths at which whole-prefix generation, baselines and, where images are integrated,
+  /// growing states are timed; totals are integrated.
   int64_t timed_positions = 6;
   uint64_t seed = 1;
+  const GenerationRoof* roof = nullptr;                       ///< null: no shares
   std::function<void(int64_t done, int64_t total)> progress;  ///< runs
   const std::atomic<bool>* cancel = nullptr;
 };
@@ -33,10 +41,13 @@ struct GenerationBenchOptions {
 /// One way to generate with one model.
 struct GenerationBenchRow {
   std::string model;
+  kernels::WeightFormat format = kernels::WeightFormat::kF32;
+  bool baseline = false;
   GenerateMode mode = GenerateMode::kRecurrent;
-  bool bounded_state = false;  ///< the same state size at every token
-  bool integrated = false;     ///< from timed positions, not from whole sequences
-  int64_t timed_positions = 0;
+  bool bounded_state = false;   ///< the same state size at every token
+  bool integrated = false;      ///< from timed positions or tokens, not from whole sequences
+  int64_t timed_positions = 0;  ///< 0: tokens were timed one after another
+  int64_t timed_tokens = 0;     ///< that many of each sequence
   int64_t state_bytes_per_sequence = 0;
   struct Figures {
     int64_t batch = 0;
@@ -44,6 +55,10 @@ struct GenerationBenchRow {
     double sequences_per_second_min = 0, sequences_per_second_max = 0;
     double tokens_per_second = 0;
     double ms_per_token_first = 0, ms_per_token_last = 0;
+    /// Of bounded states that are carried along: how close to the limits, and what was read of the
+    /// products' weights in a second.
+    StepShare share;
+    double weight_bytes_per_second = 0;
   };
   std::vector<Figures> figures;  ///< one per batch size
 };

@@ -45,10 +45,15 @@ Status write_initial_model(const model::ModelConfig& config, uint64_t seed, DTyp
 
 Result<model::ModelConfig> read_model_config(const std::string& path) {
   TARN_ASSIGN(const std::string text, read_file(path, JsonLimits{}.max_bytes));
-  TARN_ASSIGN(const Json document, parse_json(text, path));
+  return model_config_from_text(text, path);
+}
+
+Result<model::ModelConfig> model_config_from_text(const std::string& text,
+                                                  const std::string& where) {
+  TARN_ASSIGN(const Json document, parse_json(text, where));
   const Json* inner = document.find("model");
-  if (inner != nullptr) return model::parse_model_config(*inner, path + ": model");
-  return model::parse_model_config(document, path);
+  if (inner != nullptr) return model::parse_model_config(*inner, where + ": model");
+  return model::parse_model_config(document, where);
 }
 
 }  // namespace tarn::runtime

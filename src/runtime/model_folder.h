@@ -18,5 +18,8 @@ Status write_initial_model(const model::ModelConfig& config, uint64_t seed, DTyp
 /// Reads the model config of a file: a model's config.json, or a training config, whose "model"
 /// object counts.
 Result<model::ModelConfig> read_model_config(const std::string& path);
+/// The same from the file's text; `where` names it in messages.
+Result<model::ModelConfig> model_config_from_text(const std::string& text,
+                                                  const std::string& where);
 
 }  // namespace tarn::runtime

@@ -72,6 +72,41 @@ def attention(suite):
                              f"{mixer}: {key} of both passes are their sum")
 
 
+def generation(suite):
+    result = suite.run("bench", "generate", "--preset", "mnist-paper", "--batch", "1,2", "--length",
+                       "3", "--positions", "2", "--repeats", "2", "--weights", "int8,f32",
+                       "--threads", "2", "--json")
+    suite.expect(result.returncode == 0, f"preset: exit {result.returncode}: {result.stderr}")
+    bench = json.loads(result.stdout)
+    rows = bench["rows"]
+    suite.expect([(row["weights"], row["mode"], row["bounded_state"]) for row in rows] ==
+                 [("int8", "recurrent", True), ("f32", "recurrent", True),
+                  ("int8", "recurrent", False), ("int8", "parallel", False)],
+                 f"the linear model in both formats and its twin in the first: {rows}")
+    suite.expect(all(row["integrated"] and "integrated" in row["method"] for row in rows),
+                 "three tokens are no image")
+    suite.expect(len({row["method"] for row in rows}) == len(rows), "methods are told apart")
+    suite.expect(rows[0]["state_bytes_per_sequence"] == 8 * 8 * 4 * (32 * 32 + 32),
+                 f"the paper's model: {rows[0]['state_bytes_per_sequence']}")
+    best = max((row[name]["images_per_second"], row["weights"], int(name[6:]))
+               for row in rows[:2] for name in ("batch_1", "batch_2"))
+    suite.expect((bench["images_per_second"], bench["best_weights"], bench["best_batch"]) == best,
+                 f"the best case: {bench}")
+    for row in rows[:2]:
+        for name in ("batch_1", "batch_2"):
+            figures = row[name]
+            suite.expect(abs(figures["tokens_per_second"] / figures["images_per_second"] - 784)
+                         < 1e-6, f"an image has 784 tokens: {figures}")
+            parts = (figures["arithmetic_percent"], figures["memory_percent"])
+            lacks = bench["limits"]["int8_gops"] is None and row["weights"] == "int8"
+            suite.expect(parts == (None, None) if lacks
+                         else abs(sum(parts) - figures["percent_of_roof"]) < 1e-6,
+                         f"percent_of_roof is the sum of its parts: {figures}")
+    suite.refuse("preset and models", "bench", "generate", "--preset", "mnist-paper", "--models", "m")
+    suite.refuse("no model", "bench", "generate", says=["--models", "--preset"])
+    suite.refuse("no such preset", "bench", "generate", "--preset", "mnist", says=["mnist-paper"])
+
+
 def result(figures, peak=100.0, speed=10.0, time="2026-01-01"):
     """A result file: percent of roof per mixer, and a generation speed."""
     # Medians that others disturbed: twice as slow as the best round.
@@ -149,6 +184,7 @@ def main():
     suite = e2e.Suite(__doc__)
     roof(suite)
     attention(suite)
+    generation(suite)
     compare(suite)
     report(suite)
     bad_flags(suite)

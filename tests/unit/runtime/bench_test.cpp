@@ -220,6 +220,72 @@ TEST(GenerationBench, TimesGrowingStatesAlsoWithoutACache) {
   }
 }
 
+TEST(GenerationBench, IntegratesImagesFromFewerTokens) {
+  GenerationBenchOptions options;
+  for (const NamedMixers& stack : causal_stacks(true)) {
+    options.models.push_back(
+        {stack.name, tiny_model(stack.layers, {.max_tokens = 40, .image = true})});
+  }
+  options.models.push_back(options.models.front());
+  options.models.back().baseline = true;
+  options.batches = {2};
+  options.length = 8;
+  options.repeats = 2;
+  options.timed_positions = 3;
+  const GenerationRoof roof{{1e9, {{"ram_read", INT64_MAX, 1e9}}}, 1e9, 1e9};
+  options.roof = &roof;
+  int64_t runs = 0;
+  options.progress = [&runs](int64_t done, int64_t total) {
+    EXPECT_EQ(done, runs++);
+    EXPECT_LT(done, total);
+  };
+  const auto rows = bench_generation(options, nullptr);
+  ASSERT_TRUE(rows.ok()) << rows.error().to_string();
+  for (const GenerationBenchRow& row : rows.value()) {
+    const bool token_by_token =
+        row.mode == GenerateMode::kRecurrent && row.bounded_state && !row.baseline;
+    EXPECT_TRUE(row.integrated);
+    EXPECT_EQ(row.timed_tokens, token_by_token ? 8 : 0) << row.model;
+    EXPECT_EQ(row.timed_positions, token_by_token ? 0 : 3) << row.model;
+    const auto& figures = row.figures.front();
+    // Medians of the same rounds, in different units: an image has 40 tokens, whatever was timed.
+    EXPECT_NEAR(figures.tokens_per_second, 40 * figures.sequences_per_second,
+                1e-9 * figures.tokens_per_second);
+    const bool carries = row.mode == GenerateMode::kRecurrent && row.bounded_state;
+    EXPECT_EQ(figures.share.percent() > 0, carries) << row.model;
+    EXPECT_EQ(figures.weight_bytes_per_second > 0, carries) << row.model;
+  }
+  EXPECT_TRUE(rows.value().back().baseline);
+}
+
+TEST(GenerationBench, SharesOfTheRoofFollowTheFormula) {
+  // Two layers of width 16: 3·2·5 inputs of the operator, 2·5 outputs, 24 hidden, 11 classes.
+  const auto parsed =
+      parse_json(R"({"name": "linear_attention", "num_heads": 2, "key_dim": 5})", "mixer");
+  ASSERT_TRUE(parsed.ok());
+  const auto model = tiny_model({*parsed, *parsed}, {.max_tokens = 0});
+  const double weights = 2 * (30 * 16 + 16 * 10 + 2 * 24 * 16) + 11 * 16;
+  const StepWork work = step_work(*model, kernels::WeightFormat::kInt8, 3, 1);
+  EXPECT_EQ(work.product_flops, 2 * 3 * weights);
+  EXPECT_EQ(work.weight_bytes, weights);
+  EXPECT_EQ(step_work(*model, kernels::WeightFormat::kF32, 3, 1).weight_bytes, 4 * weights);
+  EXPECT_EQ(work.operator_flops, 2 * 3 * 4 * 2 * 5 * 5);
+  EXPECT_EQ(work.state_bytes, 2 * 3 * 4 * 2 * (5 * 5 + 5));
+  const int64_t held = static_cast<int64_t>(work.weight_bytes + work.state_bytes);
+  const GenerationRoof roof{
+      {100, {{"l2_read", held - 1, 1000}, {"llc_read", held, 10}, {"ram_read", INT64_MAX, 1}}},
+      0,
+      200};
+  const StepShare share = step_share(roof, kernels::WeightFormat::kInt8, work, 50);
+  EXPECT_DOUBLE_EQ(share.arithmetic_percent,
+                   100 * (work.product_flops / 200 + work.operator_flops / 100) / 50);
+  EXPECT_DOUBLE_EQ(share.memory_percent,
+                   100 * (work.weight_bytes + 2 * work.state_bytes) / 10 / 50);
+  EXPECT_DOUBLE_EQ(share.percent(), share.arithmetic_percent + share.memory_percent);
+  EXPECT_EQ(step_share(roof, kernels::WeightFormat::kBF16, work, 50).percent(), 0)
+      << "no such instructions";
+}
+
 TEST(ModelFolder, InitialWeightsAreThoseOfTheSeed) {
   const auto model = tiny_model(causal_stacks(true).front().layers, {.seed = 7});
   const std::string folder = (std::filesystem::path(testing::TempDir()) /

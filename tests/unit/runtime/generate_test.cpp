@@ -129,6 +129,23 @@ TEST(Generate, IntegratesTimesOfChosenPrefixes) {
   EXPECT_EQ(result->ms_per_token_last, 1e3 * timed[2].seconds / 2.0);
 }
 
+TEST(Generate, TimesStepsOfStatesThatWereNeverFilled) {
+  for (const NamedMixers& stack : causal_stacks(true)) {
+    const auto model = tiny_model(stack.layers);
+    GenerateOptions options{.count = 4, .batch = 2, .length = 90};
+    options.positions_to_time = {1, 90};
+    const auto result = generate(model, options, nullptr);
+    ASSERT_TRUE(result.ok()) << stack.name << ": " << result.error().to_string();
+    EXPECT_TRUE(result->integrated);
+    ASSERT_EQ(result->timed.size(), 2u);
+    EXPECT_EQ(result->timed[1].prefix, 90);
+    const double mean = (result->timed[0].seconds + result->timed[1].seconds) / 2;
+    EXPECT_NEAR(result->seconds, 2 * 90 * mean, 1e-9 * result->seconds);
+    EXPECT_EQ(result->generated_tokens, 4 * 90);
+    EXPECT_EQ(result->state_bytes_per_sequence, SequenceState::used_bytes_at(*model, 90));
+  }
+}
+
 TEST(Generate, CountsProgressAndStopsOnRequest) {
   const auto model = tiny_model(causal_stacks(true).front().layers, {.max_tokens = 20});
   int64_t last = 0;
@@ -165,7 +182,6 @@ TEST(Generate, RefusesWhatCannotBe) {
   EXPECT_EQ(error({.prompts = {{1, 12}}}), "prompt 0: token 1 is 12, must be in [0, 12)");
   EXPECT_EQ(error({.count = 3, .prompts = {{1}, {2}}}),
             "there are 2 prompts for 3 sequences, there must be none, one or one for each");
-  EXPECT_NE(error({.positions_to_time = {1}}).find("need the parallel mode"), std::string::npos);
   for (const int64_t position : {0, 21}) {
     EXPECT_NE(error({.mode = GenerateMode::kParallel, .positions_to_time = {position}})
                   .find("must be in [1, 20]"),

@@ -31,6 +31,7 @@ struct TinyOptions {
   int64_t vocabulary = 12;  ///< the last symbol is the start token
   int64_t max_tokens = 96;  ///< 0: sinusoidal positions and no limit
   uint64_t seed = 1;
+  bool image = false;  ///< max_tokens pixels in one row
 };
 
 inline std::shared_ptr<const model::Model> tiny_model(const std::vector<Json>& mixer_configs,
@@ -45,7 +46,7 @@ inline std::shared_ptr<const model::Model> tiny_model(const std::vector<Json>& m
   const bool limited = options.max_tokens > 0;
   Json json = Json::Object{{"format", "tarn-model"},
                            {"format_version", 1},
-                           {"modality", "tokens"},
+                           {"modality", options.image ? "image" : "tokens"},
                            {"vocabulary", options.vocabulary},
                            {"start_token", options.vocabulary - 1},
                            {"model_dim", 16},
@@ -55,6 +56,9 @@ inline std::shared_ptr<const model::Model> tiny_model(const std::vector<Json>& m
                            {"norm", Json::Object{{"kind", "layer_norm"}, {"placement", "post"}}},
                            {"layers", layers},
                            {"head", *head}};
+  if (options.image) {
+    json.set("image", Json::Object{{"width", options.max_tokens}, {"height", 1}, {"channels", 1}});
+  }
   if (limited) json.set("embedding_lags", Json::Array{1, 4});
   auto config = model::parse_model_config(json, "tiny");
   TARN_CHECK(config.ok());
