@@ -10,7 +10,7 @@ namespace {
 
 /// Name in configs/ and text, written by the build.
 constexpr std::array kConfigs = {
-#include "preset_configs.inc"
+#include "cli/preset_configs.inc"
 };
 
 Result<model::ModelConfig> config_named(const std::string& name) {

@@ -116,6 +116,7 @@ GenerationBenchRow row_of(const GenerationBenchOptions& options, const Method& m
   row.timed_positions = positions ? options.timed_positions : 0;
   row.timed_tokens = positions ? 0 : length_of(options, model);
   row.state_bytes_per_sequence = method.state_bytes;
+  row.figures.reserve(options.batches.size());
   for (size_t i = 0; i < options.batches.size(); ++i) {
     row.figures.push_back(figures_of(options, method, i));
   }
