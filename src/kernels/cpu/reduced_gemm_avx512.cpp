@@ -58,11 +58,21 @@ TARN_AVX512 float quantise_row(int64_t in_dim, int64_t depth, const float* x, ui
   const bool finite = std::isfinite(largest);
   const __m512 inverse = _mm512_set1_ps(finite && largest > 0.0f ? 127.0f / largest : 0.0f);
   const __m512i middle = _mm512_set1_epi32(128);
-  const int64_t whole = finite ? in_dim / 16 * 16 : 0;
-  for (i = 0; i < whole; i += 16) {
-    const __m512i rounded = _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_loadu_ps(x + i), inverse));
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(to + i),
-                     _mm512_cvtepi32_epi8(_mm512_add_epi32(rounded, middle)));
+  // Packing goes by lanes of 128 bits, each vector's quarter after the other: this puts them right.
+  const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+  const int64_t whole = finite ? in_dim / 64 * 64 : 0;
+  for (i = 0; i < whole; i += 64) {
+    __m512i rounded[4];
+#pragma GCC unroll 4
+    for (int j = 0; j < 4; ++j) {
+      const __m512 values = _mm512_loadu_ps(x + i + 16 * j);
+      rounded[j] = _mm512_cvtps_epi32(_mm512_mul_ps(values, inverse));
+    }
+    const __m512i bytes = _mm512_packs_epi16(_mm512_packs_epi32(rounded[0], rounded[1]),
+                                             _mm512_packs_epi32(rounded[2], rounded[3]));
+    // With the highest bit flipped a signed byte is its value + 128.
+    _mm512_storeu_si512(
+        to + i, _mm512_xor_si512(_mm512_set1_epi8(-128), _mm512_permutexvar_epi32(order, bytes)));
   }
   for (; i < depth; i += 16) {
     const __mmask16 lanes = finite ? first_lanes(in_dim - i) : __mmask16{0};
