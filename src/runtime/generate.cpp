@@ -248,7 +248,7 @@ Result<GenerateResult> run_parallel(const model::Model& model, const GenerateOpt
   result.tokens.resize(static_cast<size_t>(options.count));
   StepTimes times(/*skip_first=*/false);
   Progress progress(options);
-  PrefixRunner runner(model, options.sampler, pool);
+  PrefixRunner runner(model, options.sampler, pool, options.cancel);
   std::vector<PrefixRunner::Sequence> active;
   const Clock::time_point start = Clock::now();
   for (int64_t begin = 0; begin < options.count; begin += options.batch) {

@@ -1,8 +1,30 @@
 #include "runtime/prefix_runner.h"
 
+#include <algorithm>
+
 namespace tarn::runtime {
 
 Status PrefixRunner::step(std::span<Sequence> sequences) {
+  while (!sequences.empty()) {
+    if (cancel_ != nullptr && cancel_->load(std::memory_order_relaxed)) {
+      return Error{ErrorCode::kCancelled, "generation was stopped on request", {}};
+    }
+    const size_t count = pass_size(sequences);
+    TARN_RETURN_IF_ERROR(run_pass(sequences.first(count)));
+    sequences = sequences.subspan(count);
+  }
+  return {};
+}
+
+size_t PrefixRunner::pass_size(std::span<const Sequence> sequences) const {
+  constexpr int64_t kRowsPerThread = 4096;
+  const int64_t threads = pool_ != nullptr ? pool_->num_threads() : 1;
+  const auto rows = static_cast<int64_t>(sequences.front().tokens->size()) + 1;
+  const int64_t count = threads * std::max<int64_t>(1, kRowsPerThread / rows);
+  return std::min(sequences.size(), static_cast<size_t>(count));
+}
+
+Status PrefixRunner::run_pass(std::span<Sequence> sequences) {
   const model::ModelConfig& config = model_.config();
   inputs_.clear();
   begin_.clear();

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -17,22 +18,29 @@ namespace tarn::runtime {
 /// prefix in the parallel form, of which only the last row's head output is computed.
 class PrefixRunner {
  public:
-  /// `model` and `pool` (nullable) outlive the runner.
-  PrefixRunner(const model::Model& model, const SamplerOptions& sampler, ThreadPool* pool)
-      : model_(model), sampler_(model.config().head, sampler), pool_(pool) {}
+  /// `model`, `pool` and `cancel` (both nullable) outlive the runner.
+  PrefixRunner(const model::Model& model, const SamplerOptions& sampler, ThreadPool* pool,
+               const std::atomic<bool>* cancel = nullptr)
+      : model_(model), sampler_(model.config().head, sampler), pool_(pool), cancel_(cancel) {}
 
   struct Sequence {
     std::vector<int32_t>* tokens = nullptr;  ///< the next token is appended
     Philox rng;
   };
 
-  /// Draws one token for each sequence. Errors: Sampler::draw.
+  /// Draws one token for each sequence, some sequences at a time. Errors: Sampler::draw; kCancelled
+  /// when `cancel` was set: then some sequences have their token.
   Status step(std::span<Sequence> sequences);
 
  private:
+  /// How many of the sequences one pass takes: a few for each thread.
+  size_t pass_size(std::span<const Sequence> sequences) const;
+  Status run_pass(std::span<Sequence> sequences);
+
   const model::Model& model_;
   Sampler sampler_;
   ThreadPool* pool_;
+  const std::atomic<bool>* cancel_;
   Arena arena_;
   std::vector<int32_t> inputs_;
   std::vector<int64_t> begin_, length_, positions_;

@@ -19,7 +19,7 @@ class ParallelTimer final : public PrefixTimer {
  public:
   ParallelTimer(const model::Model& model, const GenerateOptions& options, ThreadPool* pool)
       : options_(options),
-        runner_(model, options.sampler, pool),
+        runner_(model, options.sampler, pool, options.cancel),
         tokens_(static_cast<size_t>(options.batch)) {}
 
  private:
@@ -57,6 +57,9 @@ class RecurrentTimer final : public PrefixTimer {
  private:
   Status fill(int64_t prefix) override {
     for (int64_t i = 0; i < options_.batch; ++i) {
+      if (options_.cancel != nullptr && options_.cancel->load(std::memory_order_relaxed)) {
+        return Error{ErrorCode::kCancelled, "generation was stopped on request", {}};
+      }
       Session& session = *pointers_[static_cast<size_t>(i)];
       if (session.state().capacity_tokens() < options_.length) {
         TARN_RETURN_IF_ERROR(make_room(session));

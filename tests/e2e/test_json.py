@@ -160,6 +160,8 @@ def interrupt(suite, image):
             (["check", "long", "--tokens", "1000000000"], signal.SIGINT),
             (["check", "forms", "endless"], signal.SIGTERM),
             (["bench", "crossover", "--repeats", "1000", "--batch", "64"], signal.SIGTERM),
+            (["bench", "generate", "--preset", "mnist-paper", "--weights", "int8", "--batch", "256",
+              "--length", "1", "--repeats", "1"], signal.SIGINT),
             (["eval", image, "--data", suite.source / "data/mnist", "--batch", "65536",
               "--threads", "1", "--form", "step"], signal.SIGTERM)):
         name = " ".join(arguments[:2]) if arguments[0] != "eval" else "eval"
