@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <array>
+#include <atomic>
 #include <memory>
 #include <utility>
 
@@ -86,7 +87,7 @@ std::vector<std::string> case_row(const Case& one, const runtime::OperatorBenchR
           bytes_text(result.tensor_bytes)};
 }
 
-Result<std::vector<Case>> cases_of(const Options& options) {
+Result<std::vector<Case>> cases_of(const Options& options, const std::atomic<bool>* cancel) {
   std::vector<const mixers::MixerDef*> mixers;
   for (const std::string& name : options.mixers) {
     TARN_ASSIGN(const mixers::MixerDef* mixer, mixers::find_mixer(name, "--mixer"));
@@ -94,12 +95,6 @@ Result<std::vector<Case>> cases_of(const Options& options) {
   }
   if (mixers.empty()) {
     mixers.assign(mixers::all_mixers().begin(), mixers::all_mixers().end());
-  }
-  if (options.dtype != "f32") {
-    return Error{ErrorCode::kUnsupported,
-                 fmt::format("got {}, but the operator of {} takes f32 only", options.dtype,
-                             mixers.front()->name),
-                 "--dtype"};
   }
   std::vector<Case> cases;
   for (const mixers::MixerDef* mixer : mixers) {
@@ -112,10 +107,21 @@ Result<std::vector<Case>> cases_of(const Options& options) {
       for (const auto& [name, pass] : kForms) {
         if (form != name) continue;
         for (int64_t tokens : options.tokens) {
-          cases.push_back({mixer,
-                           name,
-                           {pass, config, options.batch, tokens, options.repeats,
-                            static_cast<uint64_t>(options.seed)}});
+          Case one{mixer, name, {}};
+          one.bench = {.pass = pass,
+                       .dtype = dtype_from_name(options.dtype).value(),
+                       .config = config,
+                       .batch = options.batch,
+                       .tokens = tokens,
+                       .repeats = options.repeats,
+                       .seed = static_cast<uint64_t>(options.seed),
+                       .cancel = cancel};
+          if (!runtime::has_form(*mixer, one.bench)) {
+            return Error{ErrorCode::kUnsupported,
+                         fmt::format("{} has no {} of {} inputs", mixer->name, form, options.dtype),
+                         "--dtype"};
+          }
+          cases.push_back(std::move(one));
         }
       }
     }
@@ -124,9 +130,10 @@ Result<std::vector<Case>> cases_of(const Options& options) {
 }
 
 Status run(const Options& options, Context& context) {
-  TARN_ASSIGN(const std::vector<Case> cases, cases_of(options));
+  TARN_ASSIGN(const std::vector<Case> cases, cases_of(options, &context.cancel));
   ThreadPool pool(static_cast<int>(options.threads));
-  const runtime::Roof roof = runtime::measure_operator_roof(pool);
+  const runtime::Roof roof =
+      runtime::measure_operator_roof(pool, options.dtype == "bf16" ? "bf16_dot" : "f32_fma");
   std::vector<std::vector<std::string>> rows = {{"mixer", "form", "n", "ms", "min", "max",
                                                  "us/token", "% of roof", "extra memory",
                                                  "tensors"}};
@@ -150,9 +157,9 @@ Status run(const Options& options, Context& context) {
   }
   context.console.end_progress();
   context.console.text(fmt::format(
-      "batch {}, {} heads, K = {}, V = {}, f32, threads: {}; peak {:.0f} GFLOP/s, RAM {:.1f} GB/s",
-      options.batch, options.heads, options.key_dim, options.value_dim, options.threads,
-      1e-9 * roof.flops_per_second, 1e-9 * roof.levels.back().bytes_per_second));
+      "batch {}, {} heads, K = {}, V = {}, {}, threads: {}; peak {:.0f} GFLOP/s, RAM {:.1f} GB/s",
+      options.batch, options.heads, options.key_dim, options.value_dim, options.dtype,
+      options.threads, 1e-9 * roof.flops_per_second, 1e-9 * roof.levels.back().bytes_per_second));
   context.console.table(rows);
   return {};
 }

@@ -16,6 +16,7 @@ std::vector<std::string> forms_of(const mixers::MixerDef& mixer) {
   if (mixer.chunk != nullptr) forms.push_back("chunk");
   if (mixer.step != nullptr) forms.push_back("step");
   if (mixer.backward != nullptr) forms.push_back("backward");
+  if (mixer.chunk_bf16 != nullptr) forms.push_back("chunk_bf16");
   return forms;
 }
 

@@ -43,6 +43,18 @@ void causal_forward(const StateUpdateProblem& problem, Heads<const float> q, Hea
                     Heads<const float> v, StatePointers<float> state, Heads<float> out,
                     float* denominator, Arena& arena) noexcept;
 
+/// causal_forward for q, k, v and out in bf16 (their bits); the state, the denominators and all sums
+/// stay f32. Where the CPU has dot products of bf16 pairs and all dimensions are multiples of 32, φ(q),
+/// φ(k), the state's copy that queries read and the weights within blocks of 32 tokens are rounded
+/// to bf16 (relative error of a few 2⁻⁹), and a value that is not finite reaches the outputs of its
+/// whole block; elsewhere rows are widened and the arithmetic is that of causal_forward. Bits do
+/// not depend on threads or batch mates, but on how a sequence is split over calls. Cost and
+/// scratch as above, and H·(2K + 2V) floats for each of 256 tokens where rows are widened.
+void causal_forward_bf16(const StateUpdateProblem& problem, Heads<const uint16_t> q,
+                         Heads<const uint16_t> k, Heads<const uint16_t> v,
+                         StatePointers<float> state, Heads<uint16_t> out, float* denominator,
+                         Arena& arena) noexcept;
+
 /// The same result the way a transformer computes it: every query against every earlier key,
 ///   o_t = Σ_{j ≤ t} (φ(q_t)·φ(k_j)) v_j / (Σ_{j ≤ t} φ(q_t)·φ(k_j) + ε),
 /// block by block, no T×T matrix. Shares no arithmetic with the recurrence, so agreement of the two

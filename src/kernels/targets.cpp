@@ -60,6 +60,16 @@ bool force_target(const std::string& name) {
   return false;
 }
 
+bool dispatch_takes_avx512() {
+#if defined(__x86_64__)
+  // Lower bits are better targets.
+  const int64_t targets = hwy::SupportedTargets() & HWY_TARGETS;
+  return (targets & -targets) <= HWY_AVX3;
+#else
+  return false;
+#endif
+}
+
 #if defined(__x86_64__)
 
 namespace {

@@ -12,6 +12,8 @@ std::vector<std::string> supported_targets();
 /// Restricts dispatch to one target by name (for tests, doctor and bug hunts); empty restores the
 /// automatic choice. False if the CPU or the build lacks it. Not while kernels run.
 bool force_target(const std::string& name);
+/// Whether dispatch, forced or not, takes a target with 512-bit vectors.
+bool dispatch_takes_avx512();
 /// True when the CPU and the operating system offer AMX tiles and their bf16 (int8) product.
 bool has_amx_bf16();
 bool has_amx_int8();

@@ -76,20 +76,24 @@ struct StateRefs {
   explicit operator bool() const { return !tensors.empty(); }
 };
 
-/// One call of the operator. `inputs` are in the order of OpShape.
-template <class T>
+/// One call of the operator. `inputs` are in the order of OpShape. The state's numbers may be wider
+/// than those of the rows.
+template <class T, class StateT = T>
 struct OpArgs {
   const MixerConfig* config = nullptr;
   kernels::Sequences sequences;
   const int64_t* positions = nullptr;  ///< tokens each sequence has seen before; null: none
   std::span<const kernels::Heads<const T>> inputs;
   kernels::Heads<T> out;
-  float* saved = nullptr;  ///< [rows, saved_per_row], or null when no backward follows
-  StateRefs<T> state;      ///< in/out
-  int64_t chunk_size = 0;  ///< 0: the mechanism's choice
+  float* saved = nullptr;   ///< [rows, saved_per_row], or null when no backward follows
+  StateRefs<StateT> state;  ///< in/out
+  int64_t chunk_size = 0;   ///< 0: the mechanism's choice
   ThreadPool* pool = nullptr;
   Arena* arena = nullptr;
 };
+
+/// Rows in bf16 (their bits), state in f32.
+using OpArgsBf16 = OpArgs<uint16_t, float>;
 
 /// Gradient of one call. `state` in `forward` is the state BEFORE the call (not modified);
 /// per-token tensors already hold the new tokens' entries.
@@ -150,6 +154,7 @@ struct MixerDef {
   void (*chunk)(const OpArgs<float>& args) noexcept;
   void (*step)(const OpArgs<float>& args) noexcept;
   void (*backward)(const OpBackwardArgs& args) noexcept;
+  void (*chunk_bf16)(const OpArgsBf16& args) noexcept = nullptr;
   /// Floating-point operations of one sequence, by formula: kForward and kBackward of `tokens` tokens
   /// from the initial state, kStep of one token after `tokens`. A multiply-add counts as two; what
   /// grows more slowly than the products with the state (feature maps, sums, divisions,

@@ -94,6 +94,30 @@ OperatorBenchResult bench_step(const mixers::MixerDef& mixer, const mixers::Mixe
   return result;
 }
 
+OperatorBenchResult bench_bf16(const mixers::MixerDef& mixer, const mixers::MixerConfig& config,
+                               const mixers::OpShape& shape, const OperatorBenchOptions& options,
+                               ThreadPool* pool) {
+  OperatorCall<uint16_t> call(
+      config, shape, std::vector<int64_t>(static_cast<size_t>(options.batch), options.tokens));
+  call.randomise(options.seed);
+  for (uint16_t& value : call.out().span()) value = 0;  // touches the pages
+  OperatorBenchResult result;
+  result.tensor_bytes = call.bytes();
+  const bool measures = reset_peak_resident();
+  const int64_t before = peak_resident_bytes();
+  Arena arena;
+  Buffer<float> saved(call.rows() * shape.saved_per_row);
+  call.args().saved = saved.data();
+  call.args().pool = pool;
+  call.args().arena = &arena;
+  mixer.chunk_bf16(call.args());
+  result.peak_extra_bytes = arena.capacity_bytes() + saved.size_bytes();
+  if (measures) result.resident_growth_bytes = peak_resident_bytes() - before;
+  time_calls(
+      options, [&] { mixer.chunk_bf16(call.args()); }, result);
+  return result;
+}
+
 OperatorBenchResult bench_sequences(const mixers::MixerDef& mixer,
                                     const mixers::MixerConfig& config, const mixers::OpShape& shape,
                                     const OperatorBenchOptions& options, ThreadPool* pool) {
@@ -144,6 +168,15 @@ OperatorBenchResult bench_sequences(const mixers::MixerDef& mixer,
 
 }  // namespace
 
+bool has_form(const mixers::MixerDef& mixer, const OperatorBenchOptions& options) {
+  if (options.dtype == DType::kBF16) {
+    return options.pass == OperatorPass::kForward && mixer.chunk_bf16 != nullptr;
+  }
+  if (options.pass == OperatorPass::kStep) return mixer.step != nullptr;
+  if (options.pass == OperatorPass::kForward) return mixer.chunk != nullptr;
+  return mixer.chunk != nullptr && mixer.backward != nullptr;
+}
+
 Result<OperatorBenchResult> bench_operator(const mixers::MixerDef& mixer,
                                            const OperatorBenchOptions& options, ThreadPool* pool) {
   TARN_ASSIGN(const Json json, parse_json(options.config, mixer.name));
@@ -152,7 +185,7 @@ Result<OperatorBenchResult> bench_operator(const mixers::MixerDef& mixer,
   const bool step = options.pass == OperatorPass::kStep;
   const bool backward =
       options.pass == OperatorPass::kBackward || options.pass == OperatorPass::kForwardBackward;
-  if ((step ? mixer.step : mixer.chunk) == nullptr || (backward && mixer.backward == nullptr)) {
+  if (!has_form(mixer, options)) {
     return Error{ErrorCode::kUnsupported, "the mixer has no such form", mixer.name};
   }
   int64_t state_bytes = 0;
@@ -165,8 +198,10 @@ Result<OperatorBenchResult> bench_operator(const mixers::MixerDef& mixer,
   TARN_RETURN_IF_ERROR(
       check_memory(shape, rows.value_or(INT64_MAX), backward ? 2 : 1, step ? state_bytes : 0));
   TARN_ASSIGN(const OperatorWork work, operator_work(mixer, options));
-  OperatorBenchResult result = step ? bench_step(mixer, *config, shape, options, pool)
-                                    : bench_sequences(mixer, *config, shape, options, pool);
+  const auto bench = step                            ? bench_step
+                     : options.dtype == DType::kBF16 ? bench_bf16
+                                                     : bench_sequences;
+  OperatorBenchResult result = bench(mixer, *config, shape, options, pool);
   if (is_cancelled(options)) {
     return Error{ErrorCode::kCancelled, "the benchmark was stopped on request", {}};
   }

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <string>
 
+#include "base/dtype.h"
 #include "base/result.h"
 #include "base/threads.h"
 #include "mixers/mixer.h"
@@ -20,7 +21,8 @@ enum class OperatorPass : uint8_t {
 
 struct OperatorBenchOptions {
   OperatorPass pass = OperatorPass::kForward;
-  std::string config;  ///< JSON of the mixer's config, as from operator_config()
+  DType dtype = DType::kF32;  ///< of inputs and output: f32, or bf16 (kForward only)
+  std::string config;         ///< JSON of the mixer's config, as from operator_config()
   int64_t batch = 1;
   int64_t tokens = 1024;
   int64_t repeats = 7;
@@ -55,8 +57,12 @@ Result<OperatorWork> operator_work(const mixers::MixerDef& mixer,
 Result<std::string> operator_config(const mixers::MixerDef& mixer, int64_t num_heads,
                                     int64_t key_dim, int64_t value_dim);
 
+/// Whether the mixer has the form and type that the options ask for.
+bool has_form(const mixers::MixerDef& mixer, const OperatorBenchOptions& options);
+
 /// Runs a pass on a small, awkward shape and compares it with the double-precision token loop: the
-/// output (relative 2-norm), or for the gradient a directional derivative by central differences.
+/// output (relative 2-norm; bf16 within its own rounding), or for the gradient a directional
+/// derivative by central differences.
 /// Returns the error divided by its tolerance. Errors: kUnsupported without such a form; kCorrupt,
 /// with the figures, when the ratio is above 1 (or not a number).
 Result<double> check_operator(const mixers::MixerDef& mixer, const OperatorBenchOptions& options,

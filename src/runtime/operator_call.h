@@ -4,15 +4,27 @@
 #include <array>
 #include <cstdint>
 #include <span>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
 #include "base/buffer.h"
 #include "base/checked.h"
+#include "base/dtype.h"
 #include "base/rng.h"
 #include "mixers/mixer.h"
 
 namespace tarn::runtime {
+
+/// A number as an element of a tensor; uint16_t holds the bits of a bf16.
+template <class T>
+T element_of(double value) {
+  if constexpr (std::is_same_v<T, uint16_t>) {
+    return f32_to_bf16(static_cast<float>(value));
+  } else {
+    return static_cast<T>(value);
+  }
+}
 
 /// Fills with the range an operator's input has: mean 0 and variance 1 (a sum of four uniform
 /// bytes), log decays in (-1, 0], or [0, 1). A few nanoseconds per value. `values` may be the part
@@ -34,10 +46,10 @@ void fill_random(std::span<T> values, mixers::OpInput::Range range, uint64_t see
       const double sum = (word & 0xffu) + (word >> 8 & 0xffu) + (word >> 16 & 0xffu) + (word >> 24);
       switch (range) {
         case mixers::OpInput::Range::kNormal:
-          values[j] = static_cast<T>((sum - kByteSum) / kByteDeviation);
+          values[j] = element_of<T>((sum - kByteSum) / kByteDeviation);
           break;
-        case mixers::OpInput::Range::kLogDecay: values[j] = static_cast<T>(-uniform); break;
-        case mixers::OpInput::Range::kUnitInterval: values[j] = static_cast<T>(uniform); break;
+        case mixers::OpInput::Range::kLogDecay: values[j] = element_of<T>(-uniform); break;
+        case mixers::OpInput::Range::kUnitInterval: values[j] = element_of<T>(uniform); break;
       }
     }
   }
@@ -47,6 +59,8 @@ void fill_random(std::span<T> values, mixers::OpInput::Range range, uint64_t see
 template <class T>
 class OperatorCall {
  public:
+  using Args =
+      std::conditional_t<std::is_same_v<T, uint16_t>, mixers::OpArgsBf16, mixers::OpArgs<T>>;
   OperatorCall(const mixers::MixerConfig& config, const mixers::OpShape& shape,
                std::vector<int64_t> lengths)
       : lengths_(std::move(lengths)), positions_(lengths_.size(), 0) {
@@ -73,7 +87,7 @@ class OperatorCall {
       fill_random(inputs_[i].span(), ranges_[i], seed, static_cast<uint32_t>(i));
     }
   }
-  mixers::OpArgs<T>& args() { return args_; }
+  Args& args() { return args_; }
   std::vector<Buffer<T>>& inputs() { return inputs_; }
   Buffer<T>& out() { return out_; }
   std::vector<int64_t>& positions() { return positions_; }
@@ -92,7 +106,7 @@ class OperatorCall {
   std::vector<mixers::OpInput::Range> ranges_;
   std::vector<kernels::Heads<const T>> heads_;
   Buffer<T> out_;
-  mixers::OpArgs<T> args_;
+  Args args_;
 };
 
 /// State tensors of several sequences, each with room for `entries` tokens; uninitialised.

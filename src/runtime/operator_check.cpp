@@ -15,6 +15,9 @@ namespace {
 const std::vector<int64_t> kLengths = {65, 7};
 constexpr double kDifference = 1e-5;  // step of the central difference, on inputs of size 1
 
+double value_of(float element) { return static_cast<double>(element); }
+double value_of(uint16_t bf16) { return static_cast<double>(bf16_to_f32(bf16)); }
+
 struct Operator {
   const mixers::MixerDef& mixer;
   std::shared_ptr<const mixers::MixerConfig> config;
@@ -27,16 +30,17 @@ double norm(std::span<const double> values) {
   return std::sqrt(sum);
 }
 
-/// The reference output for inputs moved by `distance` along `direction`.
+/// The reference output for inputs of type T moved by `distance` along `direction`.
+template <class T = float>
 std::vector<double> reference_output(const Operator& op, uint64_t seed, double distance,
                                      const std::vector<std::vector<double>>& direction) {
   Arena arena;
   OperatorCall<double> call(*op.config, op.shape, kLengths);
-  OperatorCall<float> rounded(*op.config, op.shape, kLengths);
+  OperatorCall<T> rounded(*op.config, op.shape, kLengths);
   rounded.randomise(seed);
   for (size_t i = 0; i < call.inputs().size(); ++i) {
     for (int64_t j = 0; j < call.inputs()[i].size(); ++j) {
-      call.inputs()[i][j] = static_cast<double>(rounded.inputs()[i][j]);
+      call.inputs()[i][j] = value_of(rounded.inputs()[i][j]);
       if (!direction.empty()) {
         call.inputs()[i][j] += distance * direction[i][static_cast<size_t>(j)];
       }
@@ -89,6 +93,25 @@ Result<double> check_output(const Operator& op, const OperatorBenchOptions& opti
   // Sums of up to kLengths[0] rounded terms, and the rounding of what they are made from.
   const double tolerance = 4 * FLT_EPSILON * std::sqrt(static_cast<double>(kLengths[0])) * size;
   return norm(difference) / tolerance;
+}
+
+Result<double> check_bf16(const Operator& op, const OperatorBenchOptions& options,
+                          ThreadPool* pool) {
+  Arena arena;
+  OperatorCall<uint16_t> call(*op.config, op.shape, kLengths);
+  call.randomise(options.seed);
+  for (uint16_t& value : call.out().span()) value = f32_to_bf16(std::nanf(""));
+  call.args().arena = &arena;
+  call.args().pool = pool;
+  op.mixer.chunk_bf16(call.args());
+  std::vector<double> difference = reference_output<uint16_t>(op, options.seed, 0, {});
+  const double size = norm(difference);
+  for (int64_t i = 0; i < call.out().size(); ++i) {
+    difference[static_cast<size_t>(i)] -= value_of(call.out()[i]);
+  }
+  // Features, state, weights and output are each rounded by up to 2^-9.
+  constexpr double kRounding = 0x1p-9;
+  return norm(difference) / (4 * kRounding * size);
 }
 
 /// Gradient against (f(x + h u) - f(x - h u)) / 2h with f = dout . out and a random direction u.
@@ -162,11 +185,11 @@ Result<double> check_operator(const mixers::MixerDef& mixer, const OperatorBench
   const Operator op{mixer, config, mixer.op_shape(*config)};
   const bool backward =
       options.pass == OperatorPass::kBackward || options.pass == OperatorPass::kForwardBackward;
-  const bool step = options.pass == OperatorPass::kStep;
-  if ((step ? mixer.step : mixer.chunk) == nullptr || (backward && mixer.backward == nullptr)) {
+  if (!has_form(mixer, options)) {
     return Error{ErrorCode::kUnsupported, "the mixer has no such form", mixer.name};
   }
-  TARN_ASSIGN(double ratio, check_output(op, options, pool));
+  TARN_ASSIGN(double ratio, options.dtype == DType::kBF16 ? check_bf16(op, options, pool)
+                                                          : check_output(op, options, pool));
   if (backward) {
     TARN_ASSIGN(const double gradient, check_gradient(op, options, pool));
     ratio = std::isnan(gradient) ? gradient : std::max(ratio, gradient);

@@ -5,8 +5,6 @@
 namespace tarn::runtime {
 namespace {
 
-constexpr double kFloatBytes = 4;
-
 /// Values that one row (a token of a sequence) has.
 struct RowValues {
   double inputs = 0, out = 0, saved = 0;
@@ -62,7 +60,7 @@ Result<OperatorWork> operator_work(const mixers::MixerDef& mixer,
                            state_values(mixer.state_specs(*config), options.tokens))};
       break;
   }
-  work.bytes *= kFloatBytes;
+  work.bytes *= static_cast<double>(dtype_bytes(options.dtype));
   return work;
 }
 

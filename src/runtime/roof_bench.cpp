@@ -244,16 +244,18 @@ Result<std::vector<RoofFigure>> measure_roof(const RoofOptions& options, ThreadP
   return figures;
 }
 
-Roof measure_operator_roof(ThreadPool& pool) {
+Roof measure_operator_roof(ThreadPool& pool, const std::string& arithmetic) {
   RoofOptions options;
-  options.kinds = {"f32_fma", "l1_read", "l2_read", "llc_read", "ram_read"};
+  options.kinds = {arithmetic, "l1_read", "l2_read", "llc_read", "ram_read"};
   const std::vector<RoofFigure> figures = measure_roof(options, pool).value();
+  if (figures[0].rounds == 0) return measure_operator_roof(pool);
   const CacheSizes caches = cache_sizes();
   const int64_t threads = pool.num_threads();
   const std::array<int64_t, 4> capacities = {threads * caches.l1, threads * caches.l2, caches.last,
                                              INT64_MAX};
   constexpr double kGiga = 1e9;
   Roof roof;
+  roof.arithmetic = arithmetic;
   roof.flops_per_second = kGiga * figures[0].max;
   for (size_t i = 0; i < capacities.size(); ++i) {
     const RoofFigure& figure = figures[i + 1];
@@ -268,9 +270,9 @@ RoofShare roof_share(const Roof& roof, double flops, double bytes, int64_t tenso
     return tensor_bytes <= one.capacity_bytes;
   });
   const double arithmetic = flops / roof.flops_per_second;
-  if (level == roof.levels.end()) return {"f32_fma", 100 * arithmetic / seconds, 0};
+  if (level == roof.levels.end()) return {roof.arithmetic, 100 * arithmetic / seconds, 0};
   const double memory = bytes / level->bytes_per_second;
-  return {memory > arithmetic ? level->kind : "f32_fma",
+  return {memory > arithmetic ? level->kind : roof.arithmetic,
           100 * std::max(arithmetic, memory) / seconds, level->bytes_per_second};
 }
 

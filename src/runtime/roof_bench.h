@@ -70,17 +70,18 @@ struct Roof {
     int64_t capacity_bytes = 0;  ///< of all threads' caches of this level; RAM: INT64_MAX
     double bytes_per_second = 0;
   };
-  double flops_per_second = 0;  ///< f32_fma
+  double flops_per_second = 0;  ///< of `arithmetic`
   std::vector<Level> levels;    ///< fastest first; the last is RAM
+  std::string arithmetic = "f32_fma";
 };
 
 /// Measures them with all threads of the pool; about 0.3 s. The best round counts: a limit is what
-/// the machine does while nothing else runs on it.
-Roof measure_operator_roof(ThreadPool& pool);
+/// the machine does while nothing else runs on it. Without instructions for `arithmetic`: f32_fma.
+Roof measure_operator_roof(ThreadPool& pool, const std::string& arithmetic = "f32_fma");
 
 /// How close a call came to the limit that binds it.
 struct RoofShare {
-  std::string kind;  ///< of the limit: "f32_fma", or that of a level
+  std::string kind;  ///< of the limit: the roof's arithmetic, or a level
   /// 100 · max(flops / peak, bytes / bandwidth) / seconds, with the bandwidth of the fastest level
   /// that could hold the call's tensors.
   double percent = 0;

@@ -72,6 +72,15 @@ def attention(suite):
                              f"{mixer}: {key} of both passes are their sum")
 
 
+def attention_bf16(suite):
+    wide, narrow = (lines(suite, f"bench attention {dtype}", "bench", "attention", "--n", "33",
+                          "--mixer", "linear_attention", "--form", "forward", "--key-dim", "32",
+                          "--value-dim", "32", "--dtype", dtype, "--repeats", "1")[0]
+                    for dtype in ("f32", "bf16"))
+    suite.expect(narrow["dtype"] == "bf16" and narrow["flops"] == wide["flops"]
+                 and 2 * narrow["tensor_bytes"] == wide["tensor_bytes"], f"bf16 rows: {narrow}")
+
+
 def generation(suite):
     result = suite.run("bench", "generate", "--preset", "mnist-paper", "--batch", "1,2", "--length",
                        "3", "--positions", "2", "--repeats", "2", "--weights", "int8,f32",
@@ -175,7 +184,10 @@ def bad_flags(suite):
     suite.refuse("roof threads empty", "bench", "roof", "--threads", "")
     suite.refuse("roof rounds", "bench", "roof", "--rounds", "0", says=["wanted"])
     suite.refuse("attention dtype", "bench", "attention", "--dtype", "f16", says=["f16", "bf16"])
-    suite.refuse("attention bf16", "bench", "attention", "--dtype", "bf16", says=["f32 only"])
+    suite.refuse("attention bf16 backward", "bench", "attention", "--dtype", "bf16", "--form",
+                 "backward", says=["backward", "bf16"])
+    suite.refuse("attention bf16 softmax", "bench", "attention", "--dtype", "bf16", "--form",
+                 "forward", "--mixer", "softmax_attention", says=["softmax_attention", "bf16"])
     suite.refuse("attention n", "bench", "attention", "--n", "0", says=["wanted"])
     suite.refuse("roof kind", "bench", "roof", "--kind", "l4_read", says=["l4_read", "l1_read"])
 
@@ -184,6 +196,7 @@ def main():
     suite = e2e.Suite(__doc__)
     roof(suite)
     attention(suite)
+    attention_bf16(suite)
     generation(suite)
     compare(suite)
     report(suite)

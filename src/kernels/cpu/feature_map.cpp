@@ -38,7 +38,7 @@ struct EluPlusOne {
   static HWY_INLINE VecF32 phi(VecF32 x) {
     const F32 d;
     const auto positive = hn::Gt(x, hn::Zero(d));
-    const VecF32 below = exp_nonpositive(hn::IfThenZeroElse(positive, x));
+    const VecF32 below = exp_nonpositive(hn::Min(hn::Zero(d), x));
     return hn::IfThenElse(positive, hn::Add(x, hn::Set(d, 1.0f)), below);
   }
   static HWY_INLINE VecF32 dx(VecF32 x, VecF32 phi, VecF32 dphi) {

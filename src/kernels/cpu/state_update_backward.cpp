@@ -462,7 +462,7 @@ void causal_backward(const StateUpdateProblem& problem, Heads<const float> q, He
                     dout,
                     dfinal,
                     gradients,
-                    chunk_tokens(problem),
+                    causal_chunk_tokens(problem),
                     0,
                     HWY_DYNAMIC_DISPATCH(causal_backward_items),
                     HWY_DYNAMIC_DISPATCH(causal_backward_shared)};
@@ -485,7 +485,7 @@ void full_backward(const StateUpdateProblem& problem, Heads<const float> q, Head
                     dout,
                     {},
                     gradients,
-                    chunk_tokens(problem),
+                    full_chunk_tokens(problem),
                     1,
                     HWY_DYNAMIC_DISPATCH(full_backward_items),
                     HWY_DYNAMIC_DISPATCH(full_backward_shared)};

@@ -343,7 +343,7 @@ void causal_forward(const StateUpdateProblem& problem, Heads<const float> q, Hea
                    state,
                    out,
                    denominator,
-                   chunk_tokens(problem),
+                   causal_chunk_tokens(problem),
                    heads_in_turn(problem, problem.feature_map.feature_dim * problem.value_dim),
                    HWY_DYNAMIC_DISPATCH(causal_forward_items),
                    HWY_DYNAMIC_DISPATCH(causal_forward_shared)};
@@ -360,7 +360,7 @@ void full_forward(const StateUpdateProblem& problem, Heads<const float> q, Heads
                    {},
                    out,
                    denominator,
-                   chunk_tokens(problem),
+                   full_chunk_tokens(problem),
                    1,
                    HWY_DYNAMIC_DISPATCH(full_forward_items),
                    HWY_DYNAMIC_DISPATCH(full_forward_shared)};

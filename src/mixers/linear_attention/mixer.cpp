@@ -88,8 +88,8 @@ std::vector<StateSpec> state_specs(const MixerConfig& base) {
   return specs;
 }
 
-template <class T>
-StateUpdateProblem problem_of(const OpArgs<T>& args) {
+template <class Args>
+StateUpdateProblem problem_of(const Args& args) {
   const Config& config = config_of(args.config);
   StateUpdateProblem problem;
   problem.sequences = args.sequences;
@@ -119,6 +119,11 @@ void recurrent(const OpArgs<double>& args) {
 void chunk(const OpArgs<float>& args) noexcept {
   kernels::causal_forward(problem_of(args), args.inputs[0], args.inputs[1], args.inputs[2],
                           pointers_of(args.state), args.out, args.saved, *args.arena);
+}
+
+void chunk_bf16(const OpArgsBf16& args) noexcept {
+  kernels::causal_forward_bf16(problem_of(args), args.inputs[0], args.inputs[1], args.inputs[2],
+                               pointers_of(args.state), args.out, args.saved, *args.arena);
 }
 
 void parallel(const OpArgs<float>& args) noexcept {
@@ -206,6 +211,7 @@ const MixerDef kDef{
     .chunk = chunk,
     .step = step,
     .backward = backward,
+    .chunk_bf16 = chunk_bf16,
     .flops = flops,
     .prepare = prepare,
     .forward = forward,

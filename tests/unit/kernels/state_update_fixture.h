@@ -134,6 +134,33 @@ inline std::vector<std::vector<double>> doubles(const std::vector<std::vector<fl
   return out;
 }
 
+/// Largest value of each output if nothing cancelled: the reference over absolute values.
+struct Expected {
+  Expected(Tensors& t, bool causal) : out(t.q.rows, t.q.heads, t.v.dim), magnitude(out) {
+    s = doubles(t.s);
+    z = doubles(t.z);
+    Rows<double> q = t.q.doubles(), k = t.k.doubles(), v = t.v.doubles();
+    reference::state_update(t.problem, causal, q.view(), k.view(), v.view(),
+                            causal ? Pointers(s, z).get() : StatePointers<double>{}, out.view());
+    auto abs_s = doubles(t.s);
+    auto abs_z = doubles(t.z);
+    for (auto& each : abs_s) {
+      for (double& x : each) x = std::abs(x);
+    }
+    for (Rows<double>* rows : {&q, &k, &v}) {
+      // φ ≥ 0 for every map but the identity, which then sees absolute values.
+      if (rows != &v && t.problem.feature_map.reference != identity_map(1).reference) continue;
+      for (double& x : rows->data) x = std::abs(x);
+    }
+    reference::state_update(t.problem, causal, q.view(), k.view(), v.view(),
+                            causal ? Pointers(abs_s, abs_z).get() : StatePointers<double>{},
+                            magnitude.view());
+    magnitude_s = std::move(abs_s);
+  }
+  Rows<double> out, magnitude;
+  std::vector<std::vector<double>> s, z, magnitude_s;
+};
+
 /// Calls `body` once per SIMD target that this CPU runs.
 template <class Body>
 void for_each_target(const Body& body) {

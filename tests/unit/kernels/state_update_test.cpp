@@ -43,33 +43,6 @@ class StateUpdate : public testing::TestWithParam<Case> {};
 INSTANTIATE_TEST_SUITE_P(Shapes, StateUpdate, testing::ValuesIn(cases()),
                          [](const auto& instance) { return instance.param.name; });
 
-/// Largest value of each output if nothing cancelled: the reference over absolute values.
-struct Expected {
-  Expected(Tensors& t, bool causal) : out(t.q.rows, t.q.heads, t.v.dim), magnitude(out) {
-    s = doubles(t.s);
-    z = doubles(t.z);
-    Rows<double> q = t.q.doubles(), k = t.k.doubles(), v = t.v.doubles();
-    reference::state_update(t.problem, causal, q.view(), k.view(), v.view(),
-                            causal ? Pointers(s, z).get() : StatePointers<double>{}, out.view());
-    auto abs_s = doubles(t.s);
-    auto abs_z = doubles(t.z);
-    for (auto& each : abs_s) {
-      for (double& x : each) x = std::abs(x);
-    }
-    for (Rows<double>* rows : {&q, &k, &v}) {
-      // φ ≥ 0 for every map but the identity, which then sees absolute values.
-      if (rows != &v && t.problem.feature_map.reference != identity_map(1).reference) continue;
-      for (double& x : rows->data) x = std::abs(x);
-    }
-    reference::state_update(t.problem, causal, q.view(), k.view(), v.view(),
-                            causal ? Pointers(abs_s, abs_z).get() : StatePointers<double>{},
-                            magnitude.view());
-    magnitude_s = std::move(abs_s);
-  }
-  Rows<double> out, magnitude;
-  std::vector<std::vector<double>> s, z, magnitude_s;
-};
-
 /// Rounding errors of a sum of n terms grow like sqrt(n); 8 covers the map and the quotient.
 double tolerance(const Tensors& t) {
   const double terms = static_cast<double>(t.longest() + t.problem.feature_map.feature_dim);
