@@ -5,8 +5,10 @@
 #include <vector>
 
 #include "base/dtype.h"
+#include "base/part_times.h"
 #include "base/threads.h"
 #include "model/config.h"
+#include "mixers/common/torch_mixer.h"
 #include "train/batches.h"
 #include "train/parameters.h"
 
@@ -18,9 +20,10 @@ namespace tarn::train {
 class Decoder {
  public:
   /// `parameters` and `pool` must outlive the decoder. kBF16 rounds the operands of matrix products
-  /// to bf16; the residual stream, norms, operators and head stay f32.
+  /// to bf16; their sums, the residual stream, norms, operators and the whole head stay f32.
+  /// `times` (nullable) learns how long each part takes.
   Decoder(const model::ModelConfig& config, ParameterBuffers& parameters, DType precision,
-          ThreadPool* pool);
+          ThreadPool* pool, PartTimes* times = nullptr);
 
   /// Head outputs [count·length, head.output_dim()], f32.
   at::Tensor forward(const Batch& batch) const;
@@ -32,16 +35,17 @@ class Decoder {
   double evaluate(const Batch& batch) const;
 
  private:
-  at::Tensor add_position(const at::Tensor& x, const Batch& batch) const;
   at::Tensor embed(const Batch& batch) const;
   at::Tensor norm(const at::Tensor& x, size_t first) const;
-  at::Tensor mlp(const at::Tensor& x, const model::LayerConfig& layer, size_t first) const;
+  mixers::TorchLinear linear_map(size_t first, DType precision) const;
   at::Tensor block(const at::Tensor& x, size_t layer) const;
 
   const model::ModelConfig& config_;
   ThreadPool* pool_;
-  at::ScalarType precision_;
+  PartTimes* times_;
+  DType precision_;
   std::vector<at::Tensor> parameters_;  ///< leaves, in the order of the table
+  mutable at::Tensor position_;  ///< learned, or the sinusoidal rows needed so far, or undefined
   struct LayerIndex {
     size_t norm1, mixer, mixer_count, norm2, mlp;
   };
