@@ -10,6 +10,7 @@ void add_bench(Command& program, Selection& selection) {
   add_bench_roof(bench, selection);
   add_bench_attention(bench, selection);
   add_bench_generate(bench, selection);
+  add_bench_train(bench, selection);
   add_bench_crossover(bench, selection);
 }
 

@@ -8,6 +8,7 @@ namespace tarn::cli {
 void add_bench_roof(Command& program, Selection& selection);
 void add_bench_attention(Command& program, Selection& selection);
 void add_bench_generate(Command& program, Selection& selection);
+void add_bench_train(Command& program, Selection& selection);
 void add_bench_crossover(Command& program, Selection& selection);
 
 }  // namespace tarn::cli

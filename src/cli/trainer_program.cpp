@@ -1,8 +1,11 @@
 #include "cli/trainer_program.h"
 
+#include <fmt/format.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <string_view>
 
@@ -40,6 +43,27 @@ std::string find_trainer() {
     if (is_executable(candidate)) return candidate.string();
   }
   return {};
+}
+
+Status become_trainer(const std::string& subcommand, const std::vector<std::string>& arguments) {
+  const std::string program = find_trainer();
+  if (program.empty()) {
+    return Error{
+        ErrorCode::kIo,
+        fmt::format("cannot start tarn-train, which is neither beside {} nor on "
+                    "PATH; build it with: cd {} && ./scripts/setup && cmake --preset release && "
+                    "cmake --build --preset release --target tarn-train",
+                    own_path(), TARN_SOURCE_DIR),
+        {}};
+  }
+  std::vector<std::string> all = {program, subcommand};
+  all.insert(all.end(), arguments.begin(), arguments.end());
+  std::vector<char*> pointers;
+  pointers.reserve(all.size() + 1);
+  for (std::string& argument : all) pointers.push_back(argument.data());
+  pointers.push_back(nullptr);
+  execv(program.c_str(), pointers.data());
+  return Error{ErrorCode::kIo, fmt::format("cannot start it: {}", std::strerror(errno)), program};
 }
 
 }  // namespace tarn::cli

@@ -1,6 +1,9 @@
 #pragma once
 
 #include <string>
+#include <vector>
+
+#include "base/result.h"
 
 namespace tarn::cli {
 
@@ -8,5 +11,7 @@ namespace tarn::cli {
 std::string own_path();
 /// Path of tarn-train: beside this program, else on PATH; "" when it is in neither.
 std::string find_trainer();
+/// Becomes tarn-train, with `arguments` behind `subcommand`; returns only when that is impossible.
+Status become_trainer(const std::string& subcommand, const std::vector<std::string>& arguments);
 
 }  // namespace tarn::cli

@@ -1,4 +1,5 @@
-// tarn-train: what of Tarn needs libtorch. `tarn train …` starts it with the same words.
+// tarn-train: what of Tarn needs libtorch. `tarn train …` and `tarn bench train …` start it with the
+// same words.
 
 #include <fmt/format.h>
 #include <malloc.h>
@@ -10,12 +11,14 @@
 #include <atomic>
 #include <cstdlib>
 #include <exception>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "base/file.h"
 #include "train/config.h"
+#include "train/step_bench.h"
 #include "train/torch_threads.h"
 #include "train/trainer.h"
 
@@ -25,6 +28,8 @@ using tarn::Error;
 using tarn::ErrorCode;
 using tarn::Json;
 using tarn::Result;
+using tarn::train::StepBenchResult;
+using tarn::train::TrainConfig;
 
 constexpr int kExitFailed = 1;
 constexpr int kExitUsage = 2;
@@ -58,9 +63,15 @@ struct Arguments {
   std::vector<std::string> overrides;
   int threads = 0;
   tarn::train::TrainOptions options;
+  int64_t profile = 0;  ///< updates to profile instead of training; 0: train
+  // Of `bench`:
+  int64_t batch = 0;
+  int64_t tokens = 0;
+  int64_t steps = 10;
+  std::string precision;
 };
 
-Result<tarn::train::TrainConfig> read_config(const Arguments& arguments) {
+Result<TrainConfig> read_config(const Arguments& arguments) {
   constexpr int64_t kMaxConfigBytes = int64_t{1} << 20;
   TARN_ASSIGN(const std::string text, tarn::read_file(arguments.config, kMaxConfigBytes));
   TARN_ASSIGN(Json json, tarn::parse_json(text, arguments.config));
@@ -70,16 +81,67 @@ Result<tarn::train::TrainConfig> read_config(const Arguments& arguments) {
   return tarn::train::parse_train_config(json, arguments.config);
 }
 
-Result<tarn::train::TrainResult> run(const Arguments& arguments) {
+Result<std::unique_ptr<tarn::ThreadPool>> make_pool(const Arguments& arguments) {
   if (arguments.device != "cpu") {
     return Error{ErrorCode::kUnsupported,
                  "\"" + arguments.device + "\" is not available: this build has CPU kernels only",
                  "--device"};
   }
-  TARN_ASSIGN(const tarn::train::TrainConfig config, read_config(arguments));
-  const auto pool = tarn::train::torch_thread_pool(
-      arguments.threads > 0 ? arguments.threads : tarn::available_threads());
-  return tarn::train::train(config, arguments.options, pool.get());
+  return tarn::train::torch_thread_pool(arguments.threads > 0 ? arguments.threads
+                                                              : tarn::available_threads());
+}
+
+void print(const StepBenchResult& result, bool json) {
+  fmt::print("{}", json ? to_json(result).dump() + "\n" : to_text(result));
+}
+
+/// `train`: exit status, or the error.
+Result<int> train(const Arguments& arguments) {
+  TARN_ASSIGN(const auto pool, make_pool(arguments));
+  TARN_ASSIGN(const TrainConfig config, read_config(arguments));
+  const tarn::train::TrainOptions& options = arguments.options;
+  if (arguments.profile > 0) {
+    tarn::train::StepBenchOptions bench;
+    bench.steps = arguments.profile;
+    bench.stop = &stop_signal;
+    TARN_ASSIGN(const StepBenchResult result,
+                tarn::train::profile_training(config, options.data_directory, bench, pool.get()));
+    print(result, options.json);
+    return 0;
+  }
+  if (options.out_directory.empty()) {
+    return tarn::invalid_argument("is required, unless --profile is given", "--out");
+  }
+  TARN_ASSIGN(const tarn::train::TrainResult result,
+              tarn::train::train(config, options, pool.get()));
+  return result.stopped ? kExitSignal + stop_signal.load() : 0;
+}
+
+/// `bench`: updates on random symbols.
+Result<int> bench(const Arguments& arguments) {
+  TARN_ASSIGN(const auto pool, make_pool(arguments));
+  TARN_ASSIGN(TrainConfig config, read_config(arguments));
+  if (!arguments.precision.empty()) {
+    config.training.precision = *tarn::dtype_from_name(arguments.precision);
+  }
+  const int64_t count = arguments.batch > 0 ? arguments.batch : config.training.batch_size;
+  const int64_t tokens = arguments.tokens > 0 ? arguments.tokens : config.model.max_tokens;
+  if (tokens == 0 || (config.model.max_tokens > 0 && tokens > config.model.max_tokens)) {
+    return tarn::invalid_argument(
+        fmt::format("got {}, and model.max_tokens is {}", tokens, config.model.max_tokens),
+        "--tokens");
+  }
+  const tarn::train::Batch batch =
+      tarn::train::random_batch(config.model, count, tokens, config.training.seed);
+  tarn::train::StepBenchOptions options;
+  options.steps = arguments.steps;
+  options.stop = &stop_signal;
+  TARN_ASSIGN(const StepBenchResult result,
+              bench_steps(
+                  config, [&](int64_t) -> const tarn::train::Batch& { return batch; }, options,
+                  pool.get()));
+  print(result, arguments.options.json);
+  return 0;
 }
 
 int report(const Error& error, bool json) {
@@ -95,11 +157,52 @@ int report(const Error& error, bool json) {
                                                                             : kExitUsage;
 }
 
-int train(const Arguments& arguments) {
+/// Runs a subcommand; Ctrl-C has it end early.
+int run(Result<int> (*command)(const Arguments&), const Arguments& arguments) {
   handle_signals();
-  const Result<tarn::train::TrainResult> result = run(arguments);
-  if (!result.ok()) return report(result.error(), arguments.options.json);
-  return result->stopped ? kExitSignal + stop_signal.load() : 0;
+  const Result<int> status = command(arguments);
+  if (status.ok()) return *status;
+  if (status.error().code == ErrorCode::kCancelled) return kExitSignal + stop_signal.load();
+  return report(status.error(), arguments.options.json);
+}
+
+void add_common(CLI::App& command, Arguments& arguments) {
+  command.add_option("--set", arguments.overrides, "Override, e.g. training.updates=100")
+      ->take_all();
+  command.add_option("--device", arguments.device, "cpu (default), the only one of this build")
+      ->type_name("NAME");
+  command.add_option("--threads", arguments.threads, "Threads (default: all that are available)")
+      ->check(CLI::Range(1, 1024));
+}
+
+void add_train(CLI::App& command, Arguments& arguments) {
+  command.add_option("config", arguments.config, "Training config (JSON)")->required();
+  command.add_option("--data", arguments.options.data_directory, "Folder of the data set");
+  command.add_option("--out", arguments.options.out_directory,
+                     "Folder for model, log, checkpoint; required, unless --profile is given");
+  command.add_flag("--resume", arguments.options.resume, "Continue the checkpoint in --out");
+  command.add_flag("--json", arguments.options.json, "Events as JSON lines on stdout");
+  command
+      .add_option("--profile", arguments.profile,
+                  "Time N updates part by part and print where the time goes; nothing is written")
+      ->check(CLI::Range(1, 1'000'000))
+      ->type_name("N");
+  add_common(command, arguments);
+}
+
+void add_bench(CLI::App& command, Arguments& arguments) {
+  command.add_option("--config", arguments.config, "Training config (JSON)")->required();
+  command.add_option("--batch", arguments.batch, "Sequences per step (default: the config's)")
+      ->check(CLI::Range(1, 1 << 20));
+  command.add_option("--tokens", arguments.tokens, "Tokens per sequence (default: max_tokens)")
+      ->check(CLI::Range(1, 1 << 20));
+  command.add_option("--steps", arguments.steps, "Timed steps, after two that are not (default: 10)")
+      ->check(CLI::Range(1, 1'000'000));
+  command.add_option("--precision", arguments.precision, "f32 or bf16 (default: the config's)")
+      ->check(CLI::IsMember({"f32", "bf16"}))
+      ->type_name("NAME");
+  command.add_flag("--json", arguments.options.json, "One JSON document on stdout");
+  add_common(command, arguments);
 }
 
 }  // namespace
@@ -113,26 +216,17 @@ int main(int argc, char** argv) {
   Arguments arguments;
   arguments.options.stop = &stop_signal;
   CLI::App app(
-      "Trains Tarn models. Exit codes: 0 done, 1 failed, 2 bad usage or input, "
+      "Trains Tarn models and times it. Exit codes: 0 done, 1 failed, 2 bad usage or input, "
       "130 stopped by Ctrl-C with a checkpoint.",
       "tarn-train");
   app.require_subcommand(1);
-  CLI::App* command = app.add_subcommand("train", "Train the model of a config");
-  command->add_option("config", arguments.config, "Training config (JSON)")->required();
-  command->add_option("--data", arguments.options.data_directory, "Folder of the data set");
-  command->add_option("--out", arguments.options.out_directory, "Folder for model, log, checkpoint")
-      ->required();
-  command->add_flag("--resume", arguments.options.resume, "Continue the checkpoint in --out");
-  command->add_option("--device", arguments.device, "cpu (default), the only one of this build")
-      ->type_name("NAME");
-  command->add_option("--set", arguments.overrides, "Override, e.g. training.updates=100")
-      ->take_all();
-  command->add_flag("--json", arguments.options.json, "Events as JSON lines on stdout");
-  command->add_option("--threads", arguments.threads, "Threads (default: all that are available)")
-      ->check(CLI::Range(1, 1024));
+  CLI::App* train_command = app.add_subcommand("train", "Train the model of a config");
+  CLI::App* bench_command = app.add_subcommand("bench", "Time updates on random symbols");
+  add_train(*train_command, arguments);
+  add_bench(*bench_command, arguments);
   try {
     app.parse(argc, argv);
-    return train(arguments);
+    return run(train_command->parsed() ? train : bench, arguments);
   } catch (const CLI::Success& success) {
     return app.exit(success);
   } catch (const CLI::ParseError& error) {

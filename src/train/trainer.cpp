@@ -12,9 +12,7 @@
 #include "mixers/common/torch_mixer.h"
 #include "train/batches.h"
 #include "train/checkpoint.h"
-#include "train/decoder.h"
-#include "train/optimiser.h"
-#include "train/parameters.h"
+#include "train/learner.h"
 #include "train/reporter.h"
 
 namespace tarn::train {
@@ -47,14 +45,10 @@ class Trainer {
         pool_(pool),
         training_data_(std::move(training_data)),
         valid_data_(std::move(valid_data)),
-        parameters_(create_parameters(config.model, config.training.seed)),
-        optimiser_(config.training.optimiser, parameters_, config.training.precision),
+        learner_(config, pool),
         batches_(training_data_, config.training.batch_size, config.model.start_token,
                  config.training.seed),
-        valid_batches_(valid_data_, config.training.batch_size, config.model.start_token, 0),
-        decoder_(config.model, parameters_, config.training.precision, pool) {
-    if (config.training.average_decay > 0.0) average_ = parameters_.values.clone();
-  }
+        valid_batches_(valid_data_, config.training.batch_size, config.model.start_token, 0) {}
 
   Result<TrainResult> run();
 
@@ -74,11 +68,8 @@ class Trainer {
   const TrainOptions& options_;
   ThreadPool* pool_;
   data::SequenceDataset training_data_, valid_data_;
-  ParameterBuffers parameters_;
-  Optimiser optimiser_;
-  Buffer<float> average_;  ///< running mean of the weights; empty when not wanted
+  Learner learner_;
   BatchSource batches_, valid_batches_;
-  Decoder decoder_;
   std::optional<Reporter> reporter_;
   Checkpoint progress_;
   Window window_;
@@ -100,7 +91,8 @@ Status Trainer::start() {
   }
   if (has_checkpoint) {
     TARN_ASSIGN(progress_,
-                load_checkpoint(checkpoint_path(), config_, parameters_, optimiser_, average_));
+                load_checkpoint(checkpoint_path(), config_, learner_.parameters(),
+                                learner_.optimiser(), learner_.average()));
     seconds_before_ = progress_.seconds;
   }
   TARN_ASSIGN(Reporter reporter, Reporter::open(options_.out_directory + "/log.jsonl",
@@ -112,7 +104,7 @@ Status Trainer::start() {
       Json::Object{{"event", "start"},
                    {"update", progress_.update},
                    {"updates", config_.training.updates},
-                   {"parameters", parameters_.parameter_count},
+                   {"parameters", learner_.parameters().parameter_count},
                    {"training_sequences", training_data_.count},
                    {"valid_sequences", valid_data_.count},
                    {"tokens_per_update", config_.training.batch_size * training_data_.length},
@@ -122,31 +114,18 @@ Status Trainer::start() {
   reporter_->note(fmt::format(
       "{} at update {} of {}: {} parameters, {} training sequences of {} tokens, {} threads, {}",
       has_checkpoint ? "resumed" : "started", progress_.update, config_.training.updates,
-      parameters_.parameter_count, training_data_.count, training_data_.length,
+      learner_.parameters().parameter_count, training_data_.count, training_data_.length,
       pool_->num_threads(), dtype_name(config_.training.precision)));
   return {};
 }
 
 Status Trainer::update() {
-  const TrainingConfig& training = config_.training;
   const Batch& batch = batches_.training_batch(progress_.update);
-  std::ranges::fill(parameters_.gradients.span(), 0.0f);
-  const double scale = 1.0 / static_cast<double>(std::max<int64_t>(1, batch.counted));
-  const double nats = decoder_.forward_backward(batch, scale, training.output_gradient_limit);
-  const double norm = global_norm(parameters_.gradients, pool_);
-  const double factor = schedule_factor(training.schedule, progress_.update, training.updates);
-  if (std::isfinite(nats) && std::isfinite(norm)) {
-    const bool is_clipped = training.gradient_clip > 0.0 && norm > training.gradient_clip;
-    optimiser_.update(factor, is_clipped ? training.gradient_clip / norm : 1.0, parameters_, pool_);
-    if (average_.size() > 0) {
-      // A young mean forgets faster, so that it does not remember the random start.
-      const auto done = static_cast<double>(progress_.update);
-      update_average(parameters_.values, std::min(training.average_decay, done / (done + 10.0)),
-                     average_, pool_);
-    }
-    window_.nats += nats;
+  const Learner::Outcome outcome = learner_.learn(batch, progress_.update);
+  if (outcome.applied) {
+    window_.nats += outcome.nats;
     window_.counted += batch.counted;
-    window_.gradient_norm = std::max(window_.gradient_norm, norm);
+    window_.gradient_norm = std::max(window_.gradient_norm, outcome.gradient_norm);
     bad_updates_ = 0;
   } else {
     reporter_->event(Json::Object{{"event", "skipped"}, {"update", progress_.update + 1}});
@@ -194,20 +173,17 @@ void Trainer::evaluate() {
   int64_t limit = valid_data_.count;
   if (config_.training.evaluate_limit > 0) limit = std::min(limit, config_.training.evaluate_limit);
   if (limit == 0) return;
-  const auto swap_weights = [this] {
-    if (average_.size() > 0) std::ranges::swap_ranges(parameters_.values.span(), average_.span());
-  };
-  swap_weights();
+  learner_.swap_average();
   double nats = 0.0;
   int64_t counted = 0;
   for (int64_t first = 0; first < limit && !stop_requested();
        first += config_.training.batch_size) {
     const Batch& batch =
         valid_batches_.plain_batch(first, std::min(config_.training.batch_size, limit - first));
-    nats += decoder_.evaluate(batch);
+    nats += learner_.evaluate(batch);
     counted += batch.counted;
   }
-  swap_weights();
+  learner_.swap_average();
   if (stop_requested()) return;
   result_.valid_bits = nats / (static_cast<double>(counted) * std::numbers::ln2);
   reporter_->event(Json::Object{{"event", "evaluate"},
@@ -225,10 +201,10 @@ Status Trainer::save() {
   progress_.log_bytes = reporter_->log_bytes();
   progress_.seconds = seconds();
   TARN_RETURN_IF_ERROR(
-      save_checkpoint(checkpoint_path(), progress_, config_, parameters_, optimiser_, average_));
-  TARN_RETURN_IF_ERROR(export_model(options_.out_directory, config_, parameters_,
-                                    average_.size() > 0 ? average_ : parameters_.values,
-                                    progress_));
+      save_checkpoint(checkpoint_path(), progress_, config_, learner_.parameters(),
+                      learner_.optimiser(), learner_.average()));
+  TARN_RETURN_IF_ERROR(export_model(options_.out_directory, config_, learner_.parameters(),
+                                    learner_.exported(), progress_));
   last_save_ = Clock::now();
   return {};
 }
@@ -269,10 +245,9 @@ Result<TrainResult> Trainer::run() {
   return result_;
 }
 
-}  // namespace
-
-Result<TrainResult> train(const TrainConfig& config, const TrainOptions& options,
-                          ThreadPool* pool) {
+/// Every mechanism can be trained, and the training split has a batch.
+Result<data::SequenceDataset> load_training_data(const TrainConfig& config,
+                                                 const std::string& directory) {
   for (const model::LayerConfig& layer : config.model.layers) {
     if (mixers::find_torch_mixer(*layer.mixer) == nullptr) {
       return Error{
@@ -281,18 +256,37 @@ Result<TrainResult> train(const TrainConfig& config, const TrainOptions& options
           "model.layers"};
     }
   }
-  TARN_ASSIGN(
-      data::SequenceDataset training_data,
-      data::load(config.data, options.data_directory, data::Split::kTrain, config.training.seed));
+  TARN_ASSIGN(data::SequenceDataset dataset, data::load(config.data, directory, data::Split::kTrain,
+                                                        config.training.seed));
+  if (config.training.batch_size > dataset.count) {
+    return invalid_argument(fmt::format("is {}, but the training split has {} sequences",
+                                        config.training.batch_size, dataset.count),
+                            "training.batch_size");
+  }
+  return dataset;
+}
+
+}  // namespace
+
+Result<TrainResult> train(const TrainConfig& config, const TrainOptions& options,
+                          ThreadPool* pool) {
+  TARN_ASSIGN(data::SequenceDataset training_data,
+              load_training_data(config, options.data_directory));
   TARN_ASSIGN(
       data::SequenceDataset valid_data,
       data::load(config.data, options.data_directory, data::Split::kValid, config.training.seed));
-  if (config.training.batch_size > training_data.count) {
-    return invalid_argument(fmt::format("is {}, but the training split has {} sequences",
-                                        config.training.batch_size, training_data.count),
-                            "training.batch_size");
-  }
   return Trainer(config, options, pool, std::move(training_data), std::move(valid_data)).run();
+}
+
+Result<StepBenchResult> profile_training(const TrainConfig& config,
+                                         const std::string& data_directory,
+                                         const StepBenchOptions& options, ThreadPool* pool) {
+  TARN_ASSIGN(const data::SequenceDataset dataset, load_training_data(config, data_directory));
+  BatchSource batches(dataset, config.training.batch_size, config.model.start_token,
+                      config.training.seed);
+  return bench_steps(
+      config, [&](int64_t update) -> const Batch& { return batches.training_batch(update); },
+      options, pool);
 }
 
 }  // namespace tarn::train

@@ -6,6 +6,7 @@
 #include "base/result.h"
 #include "base/threads.h"
 #include "train/config.h"
+#include "train/step_bench.h"
 
 namespace tarn::train {
 
@@ -33,5 +34,10 @@ struct TrainResult {
 /// a folder that already holds a checkpoint is refused. An update whose loss or gradient is not
 /// finite is skipped; ten in a row are an error.
 Result<TrainResult> train(const TrainConfig& config, const TrainOptions& options, ThreadPool* pool);
+
+/// Times updates of the config on its own data, part by part (step_bench.h); writes nothing.
+Result<StepBenchResult> profile_training(const TrainConfig& config,
+                                         const std::string& data_directory,
+                                         const StepBenchOptions& options, ThreadPool* pool);
 
 }  // namespace tarn::train
