@@ -137,31 +137,49 @@ void copy_rows(int64_t rows, int64_t count, const float* x, int64_t stride, floa
   }
 }
 
-/// Sums of a tile to rows of the product: bias, addend, gate.
+/// sums[r, c] = f(sums[r, c], other[r, c]).
+template <class Function>
+HWY_INLINE void combine_tile(int64_t rows, int64_t columns, const float* other, int64_t stride,
+                             float* sums, const Function& f) {
+  const F32 d;
+  for (int64_t c = 0; c < columns; c += kLanes) {
+    const Tail tail(std::min(kLanes, columns - c));
+    for (int64_t r = 0; r < rows; ++r) {
+      float* sum = sums + r * kProductColumns + c;
+      hn::StoreU(f(hn::LoadU(d, sum), load_partial(other + r * stride + c, tail)), d, sum);
+    }
+  }
+}
+
+/// Sums of a tile to rows of the product: bias, addend, gate. Reads everything before it writes:
+/// rows of two matrices that lie a multiple of 4 KiB apart would make every load wait for a store.
 void finish_tile(const RowProduct& product, int64_t row, int64_t rows, int64_t column,
-                 int64_t columns, const float* sums) {
+                 int64_t columns, float* sums) {
   const F32 d;
   const VecF32 zero = hn::Zero(d);
+  if (product.bias != nullptr) {
+    combine_tile(rows, columns, product.bias + column, 0, sums,
+                 [](VecF32 sum, VecF32 bias) { return hn::Add(sum, bias); });
+  }
+  if (product.addend != nullptr) {
+    const float* addend = product.addend + row * product.addend_stride + column;
+    combine_tile(rows, columns, addend, product.addend_stride, sums,
+                 [](VecF32 sum, VecF32 other) { return hn::Add(sum, other); });
+  }
+  if (product.gate != nullptr) {
+    const float* gate = product.gate + row * product.gate_stride + column;
+    combine_tile(rows, columns, gate, product.gate_stride, sums, [&](VecF32 sum, VecF32 pass) {
+      return hn::IfThenZeroElse(hn::Le(pass, zero), sum);
+    });
+  }
+  float* out = product.out + row * product.out_stride + column;
   for (int64_t c = 0; c < columns; c += kLanes) {
-    const int64_t size = std::min(kLanes, columns - c);
-    const Tail tail(size);
-    const int64_t at = column + c;
-    const VecF32 bias =
-        product.bias != nullptr ? load_partial(product.bias + at, tail) : zero;
+    const Tail tail(std::min(kLanes, columns - c));
     for (int64_t r = 0; r < rows; ++r) {
-      VecF32 value = hn::Add(hn::LoadU(d, sums + r * kProductColumns + c), bias);
-      if (product.addend != nullptr) {
-        value = hn::Add(value, load_partial(
-                                   product.addend + (row + r) * product.addend_stride + at, tail));
-      }
-      // Comparisons, because Max drops NaN on some targets.
+      VecF32 value = hn::LoadU(d, sums + r * kProductColumns + c);
+      // A comparison, because Max drops NaN on some targets.
       if (product.relu) value = hn::IfThenZeroElse(hn::Le(value, zero), value);
-      if (product.gate != nullptr) {
-        const VecF32 gate =
-            load_partial(product.gate + (row + r) * product.gate_stride + at, tail);
-        value = hn::IfThenZeroElse(hn::Le(gate, zero), value);
-      }
-      store_partial(value, product.out + (row + r) * product.out_stride + at, tail);
+      store_partial(value, out + r * product.out_stride + c, tail);
     }
   }
 }
@@ -405,8 +423,8 @@ void multiply_rows(const PackedOperand& b, const RowProduct& product) noexcept {
     ArenaScope scope(arena);
     const int64_t rows = std::min(pass, product.rows - first);
     const Left left = left_rows(b, product, first, rows, arena);
-    for (int64_t column = 0; column < b.columns; column += kColumns) {
-      for (int64_t r = 0; r < rows; r += kProductRows) {
+    for (int64_t r = 0; r < rows; r += kProductRows) {
+      for (int64_t column = 0; column < b.columns; column += kColumns) {
         const int64_t count = std::min<int64_t>(kProductRows, rows - r);
         prefetch_tile(product, first + r, count, column);
         tile(b.format, count, units, left.units + r * left.row_stride, left.row_stride, 1,
