@@ -130,10 +130,8 @@ void copy_rows(int64_t rows, int64_t count, const float* x, int64_t stride, floa
       hwy::Prefetch(x + kRowsAhead * stride + i);
       hn::StoreU(hn::LoadU(d, x + i), d, to + i);
     }
-    if (i < count) {
-      store_partial(load_partial(x + i, count - i), to + i, count - i);
-      std::fill(to + count, to + width, 0.0f);
-    }
+    if (i < count) store_partial(load_partial(x + i, count - i), to + i, count - i);
+    std::fill(to + count, to + width, 0.0f);
   }
 }
 
@@ -246,10 +244,8 @@ void generic_round_pairs(int64_t rows, int64_t count, const float* x, int64_t st
 }
 
 const Bf16ProductKernels& bf16_kernels() {
-  static constexpr Bf16ProductKernels kGeneric{"generic", generic_tile, generic_round_row,
-                                               generic_round_pairs};
   static const Bf16ProductKernels* const fast = avx512_bf16_product_kernels();
-  return fast != nullptr ? *fast : kGeneric;
+  return fast != nullptr ? *fast : generic_bf16_product_kernels();
 }
 
 int64_t units_of(DType format, int64_t depth) {
@@ -390,6 +386,12 @@ RowProduct rows_of(const RowProduct& product, int64_t begin, int64_t end) {
   if (part.gate != nullptr) part.gate += begin * part.gate_stride;
   part.out += begin * part.out_stride;
   return part;
+}
+
+const Bf16ProductKernels& generic_bf16_product_kernels() {
+  static constexpr Bf16ProductKernels kKernels{"generic", generic_tile, generic_round_row,
+                                               generic_round_pairs};
+  return kKernels;
 }
 
 PackedOperand pack_operand(DType format, Layout layout, const float* data, int64_t stride,

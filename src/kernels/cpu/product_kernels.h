@@ -21,6 +21,8 @@ struct Bf16ProductKernels {
                       int64_t width);
 };
 
+/// Vector code that every CPU can run.
+const Bf16ProductKernels& generic_bf16_product_kernels();
 /// With the dot products of AVX512_BF16; null where the CPU or the build lacks them.
 const Bf16ProductKernels* avx512_bf16_product_kernels();
 

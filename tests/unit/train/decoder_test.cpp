@@ -29,12 +29,20 @@ Batch random_batch() {
   return batch;
 }
 
-class DecoderTest
-    : public testing::TestWithParam<std::tuple<std::string, std::string, std::string>> {
+struct Variant {
+  std::string mixer, placement, head;
+  std::string activation = "gelu", norm = "layer_norm", position = "learned";
+};
+
+model::ModelConfig config_of(const Variant& variant) {
+  return parse_model(small_model_text(variant.mixer, variant.placement, variant.head,
+                                      variant.position, variant.activation, variant.norm));
+}
+
+class DecoderTest : public testing::TestWithParam<Variant> {
  protected:
   DecoderTest()
-      : config_(parse_model(small_model_text(std::get<0>(GetParam()), std::get<1>(GetParam()),
-                                             std::get<2>(GetParam()), "learned"))),
+      : config_(config_of(GetParam())),
         pool_(torch_thread_pool(1)),
         parameters_(create_parameters(config_, 21)),
         decoder_(config_, parameters_, DType::kF32, pool_.get()) {}
@@ -119,13 +127,59 @@ TEST_P(DecoderTest, GradientsAddUpAndOutputLimitBoundsThem) {
   EXPECT_GT(largest, 0.0);
 }
 
+const char* const kCategorical = R"({"kind": "categorical", "classes": 13})";
+const char* const kMixture =
+    R"({"kind": "discretised_logistic_mixture", "components": 4, "levels": 13})";
+
+TEST_P(DecoderTest, Bf16GradientsAreThoseOfF32AtBf16Rounding) {
+  const Batch batch = random_batch();
+  decoder_.forward_backward(batch, 1.0, 0.0);
+  const Buffer<float> exact = parameters_.gradients.clone();
+  std::ranges::fill(parameters_.gradients.span(), 0.0f);
+  const Decoder reduced(config_, parameters_, DType::kBF16, pool_.get());
+  reduced.forward_backward(batch, 1.0, 0.0);
+  // Every product rounds both operands by at most half a bf16 eps each, relative; forward and back a
+  // signal passes two norms' worth of such products per block, and rounding adds up like noise.
+  const double bf16_eps = 0x1p-8;
+  const double tolerance = 8.0 * bf16_eps * std::sqrt(static_cast<double>(config_.layers.size()));
+  for (const ParameterBuffers::Entry& entry : parameters_.entries) {
+    double difference = 0.0, size = 0.0;
+    for (int64_t i = entry.offset; i < entry.offset + entry.size; ++i) {
+      const double d = static_cast<double>(parameters_.gradients[i]) - exact[i];
+      difference += d * d;
+      size += static_cast<double>(exact[i]) * exact[i];
+    }
+    EXPECT_LE(std::sqrt(difference), tolerance * std::sqrt(size)) << entry.spec.name;
+    if (entry.spec.name.ends_with("mlp.up.weight")) {
+      EXPECT_GT(difference, 0.0);  // it does round
+    }
+  }
+}
+
+TEST_P(DecoderTest, BitsDoNotDependOnThreads) {
+  const Batch batch = random_batch();
+  for (const DType precision : {DType::kF32, DType::kBF16}) {
+    std::vector<std::vector<float>> gradients;
+    for (const int threads : {1, 3}) {
+      const auto pool = torch_thread_pool(threads);
+      std::ranges::fill(parameters_.gradients.span(), 0.0f);
+      Decoder(config_, parameters_, precision, pool.get()).forward_backward(batch, 1.0, 0.0);
+      gradients.emplace_back(parameters_.gradients.span().begin(),
+                             parameters_.gradients.span().end());
+    }
+    EXPECT_EQ(gradients[0], gradients[1]) << dtype_name(precision);
+  }
+  torch_thread_pool(1);  // as the other tests have it
+}
+
 INSTANTIATE_TEST_SUITE_P(
     Models, DecoderTest,
-    testing::Combine(
-        testing::Values(kSmallLinear, kSmallSoftmax), testing::Values("pre", "post"),
-        testing::Values(
-            R"({"kind": "categorical", "classes": 13})",
-            R"({"kind": "discretised_logistic_mixture", "components": 4, "levels": 13})")));
+    testing::Values(Variant{kSmallLinear, "pre", kCategorical},
+                    Variant{kSmallLinear, "post", kMixture},
+                    Variant{kSmallLinear, "post", kCategorical, "gelu_tanh", "rms_norm", "none"},
+                    Variant{kSmallLinear, "pre", kMixture, "silu", "rms_norm", "sinusoidal"},
+                    Variant{kSmallSoftmax, "pre", kMixture, "silu"},
+                    Variant{kSmallSoftmax, "post", kCategorical}));
 
 }  // namespace
 }  // namespace tarn::train

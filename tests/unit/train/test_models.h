@@ -10,14 +10,16 @@ namespace tarn::train {
 /// A tiny model of `mixer` (its config object without the name), placement "pre" or "post"; with
 /// learned positions it also has embedding lags, the last longer than any sequence.
 inline std::string small_model_text(const std::string& mixer, const std::string& placement,
-                                    const std::string& head, const std::string& position) {
+                                    const std::string& head, const std::string& position,
+                                    const std::string& activation = "gelu",
+                                    const std::string& norm = "layer_norm") {
   return R"({"format": "tarn-model", "format_version": 1, "modality": "tokens", "vocabulary": 13,
              "start_token": 12, "model_dim": 24, "max_tokens": 40, "position": {"kind": ")" +
          position + R"("}, )" + (position == "learned" ? R"("embedding_lags": [2, 5, 50], )" : "") +
-         R"("embedding_scale": 0.5, "norm": {"kind": "layer_norm", "placement": ")" + placement +
+         R"("embedding_scale": 0.5, "norm": {"kind": ")" + norm + R"(", "placement": ")" + placement +
          R"(", "eps": 1e-5, "final": true},
              "layers": [{"repeat": 2, "mixer": )" +
-         mixer + R"(, "mlp": {"hidden_dim": 40, "activation": "gelu"}}], "head": )" + head + "}";
+         mixer + R"(, "mlp": {"hidden_dim": 40, "activation": ")" + activation + R"("}}], "head": )" + head + "}";
 }
 
 inline constexpr const char* kSmallLinear =
