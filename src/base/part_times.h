@@ -16,7 +16,7 @@ class PartTimes {
     std::string name;
     int64_t calls = 0;
     double seconds = 0.0;
-    double flops = 0.0;            ///< of products, by formula; 0: not counted
+    double flops = 0.0;          ///< of products, by formula; 0: not counted
     DType format = DType::kF32;  ///< of the products' operands
   };
 

@@ -8,7 +8,8 @@ namespace tarn::cli {
 
 void add_bench_train(Command& program, Selection& selection) {
   program.pass_through(
-      selection, "train", "Training steps, part by part (tarn bench train --help; needs tarn-train)",
+      selection, "train",
+      "Training steps, part by part (tarn bench train --help; needs tarn-train)",
       [](const std::vector<std::string>& arguments) { return become_trainer("bench", arguments); });
 }
 

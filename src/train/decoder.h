@@ -7,8 +7,8 @@
 #include "base/dtype.h"
 #include "base/part_times.h"
 #include "base/threads.h"
-#include "model/config.h"
 #include "mixers/common/torch_mixer.h"
+#include "model/config.h"
 #include "train/batches.h"
 #include "train/parameters.h"
 

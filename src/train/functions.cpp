@@ -18,8 +18,8 @@ namespace {
 
 using kernels::Activation;
 using kernels::RowProduct;
-using mixers::training_arena;
 using mixers::TorchLinear;
+using mixers::training_arena;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
@@ -73,21 +73,22 @@ struct EmbeddingFunction : torch::autograd::Function<EmbeddingFunction> {
     const int64_t dim = call.dim();
     at::Tensor x = at::empty({args.count, args.length, dim}, leaf.options());
     float* out = x.mutable_data_ptr<float>();
-    parallel_for(call.execution.pool, args.count * args.length, [&](int64_t begin, int64_t end, int) {
-      for (int64_t row = begin; row < end; ++row) {
-        const int64_t b = row / args.length;
-        const int64_t t = row % args.length;
-        float* to = out + row * dim;
-        std::copy_n(data(args.tables[0]) + call.row_of(0, b, t) * dim, dim, to);
-        const auto add = [&](const float* from) {
-          for (int64_t i = 0; i < dim; ++i) to[i] += from[i];
-        };
-        if (args.position.defined()) add(data(args.position) + t * dim);
-        for (size_t i = 1; i < args.tables.size(); ++i) {
-          add(data(args.tables[i]) + call.row_of(i, b, t) * dim);
-        }
-      }
-    });
+    parallel_for(call.execution.pool, args.count * args.length,
+                 [&](int64_t begin, int64_t end, int) {
+                   for (int64_t row = begin; row < end; ++row) {
+                     const int64_t b = row / args.length;
+                     const int64_t t = row % args.length;
+                     float* to = out + row * dim;
+                     std::copy_n(data(args.tables[0]) + call.row_of(0, b, t) * dim, dim, to);
+                     const auto add = [&](const float* from) {
+                       for (int64_t i = 0; i < dim; ++i) to[i] += from[i];
+                     };
+                     if (args.position.defined()) add(data(args.position) + t * dim);
+                     for (size_t i = 1; i < args.tables.size(); ++i) {
+                       add(data(args.tables[i]) + call.row_of(i, b, t) * dim);
+                     }
+                   }
+                 });
     keep(context, call);
     return x;
   }
@@ -152,8 +153,8 @@ struct NormFunction : torch::autograd::Function<NormFunction> {
     const PartTimer timer(call.execution.times, "norms backward");
     const at::Tensor dy = gradients[0].contiguous();
     at::Tensor dx = at::empty(x.sizes(), x.options());
-    kernels::norm_gradient(!call.bias.defined(), rows_of(x), x.size(-1), data(x),
-                           data(call.weight), call.eps, data(dy), dx.mutable_data_ptr<float>(),
+    kernels::norm_gradient(!call.bias.defined(), rows_of(x), x.size(-1), data(x), data(call.weight),
+                           call.eps, data(dy), dx.mutable_data_ptr<float>(),
                            gradient_of(call.weight), gradient_of(call.bias), call.execution.pool);
     return {dx, at::Tensor()};
   }
@@ -203,8 +204,7 @@ at::Tensor activation_gradient(Activation activation, const at::Tensor& dh, cons
 
 struct MlpFunction : torch::autograd::Function<MlpFunction> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& x,
-                            const std::optional<at::Tensor>& residual,
-                            const MlpCall& call) {
+                            const std::optional<at::Tensor>& residual, const MlpCall& call) {
     const int64_t rows = rows_of(x);
     const int64_t dim = x.size(-1);
     const int64_t hidden = call.up.weight.size(0);

@@ -31,7 +31,7 @@ struct EmbeddingArgs {
   int32_t start_token = 0;
   std::vector<int64_t> lags;
   std::vector<at::Tensor> tables;  ///< tokens, then one per lag: [vocabulary, dim]
-  at::Tensor position;             ///< [at least length, dim], or undefined; a leaf if it is learned
+  at::Tensor position;  ///< [at least length, dim], or undefined; a leaf if it is learned
 };
 at::Tensor embedding(const EmbeddingArgs& args, const Execution& execution);
 

@@ -48,13 +48,16 @@ void handle_signals() {
   sigaction(SIGTERM, &action, nullptr);
 }
 
-/// Makes OpenMP's threads sleep while they wait instead of spinning: on a machine that has other
-/// work, spinning costs ten times the work itself. libgomp reads the setting when it is loaded,
-/// before main(), so the program starts once more with it; a setting of the user's is kept.
-void wait_without_spinning(char** argv) {
-  if (std::getenv("OMP_WAIT_POLICY") != nullptr || std::getenv("GOMP_SPINCOUNT") != nullptr) return;
-  setenv("OMP_WAIT_POLICY", "passive", 1);
-  execv("/proc/self/exe", argv);  // returns only when it fails: then spin
+/// Starts the program once more with settings that libraries read when they are loaded, before
+/// main(); what the user has set is kept. OpenMP's threads sleep while they wait instead of spinning:
+/// on a machine that has other work, spinning costs ten times the work itself. The allocator asks for
+/// huge pages: rows of activations lie far apart.
+void start_with_settings(char** argv) {
+  if (std::getenv("TARN_TRAIN_SETTINGS") != nullptr) return;
+  setenv("TARN_TRAIN_SETTINGS", "1", 1);
+  if (std::getenv("GOMP_SPINCOUNT") == nullptr) setenv("OMP_WAIT_POLICY", "passive", 0);
+  setenv("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1", 0);
+  execv("/proc/self/exe", argv);  // returns only when it fails: then without them
 }
 
 struct Arguments {
@@ -196,7 +199,8 @@ void add_bench(CLI::App& command, Arguments& arguments) {
       ->check(CLI::Range(1, 1 << 20));
   command.add_option("--tokens", arguments.tokens, "Tokens per sequence (default: max_tokens)")
       ->check(CLI::Range(1, 1 << 20));
-  command.add_option("--steps", arguments.steps, "Timed steps, after two that are not (default: 10)")
+  command
+      .add_option("--steps", arguments.steps, "Timed steps, after two that are not (default: 10)")
       ->check(CLI::Range(1, 1'000'000));
   command.add_option("--precision", arguments.precision, "f32 or bf16 (default: the config's)")
       ->check(CLI::IsMember({"f32", "bf16"}))
@@ -208,7 +212,7 @@ void add_bench(CLI::App& command, Arguments& arguments) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  wait_without_spinning(argv);
+  start_with_settings(argv);
   // Torch allocates every activation afresh; keeping the pages saves the faults on each of them.
   mallopt(M_MMAP_THRESHOLD, 1 << 30);
   mallopt(M_TRIM_THRESHOLD, 1 << 30);

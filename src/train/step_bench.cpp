@@ -19,7 +19,8 @@ using Clock = std::chrono::steady_clock;
 constexpr double kGiga = 1e9;
 
 double bits(const Learner::Outcome& outcome, const Batch& batch) {
-  return outcome.nats / (static_cast<double>(std::max<int64_t>(1, batch.counted)) * std::numbers::ln2);
+  return outcome.nats /
+         (static_cast<double>(std::max<int64_t>(1, batch.counted)) * std::numbers::ln2);
 }
 
 Status measure_limits(ThreadPool* pool, StepBenchResult& result) {
@@ -34,8 +35,8 @@ Status measure_limits(ThreadPool* pool, StepBenchResult& result) {
 
 void add_rest(double seconds, StepBenchResult& result) {
   for (const PartTimes::Part& part : result.parts) seconds -= part.seconds;
-  result.parts.push_back({"other", static_cast<int64_t>(result.step_ms.size()), seconds, 0.0,
-                          DType::kF32});
+  result.parts.push_back(
+      {"other", static_cast<int64_t>(result.step_ms.size()), seconds, 0.0, DType::kF32});
 }
 
 /// Flops per second that limit the products of a part; 0: unknown.
@@ -173,7 +174,8 @@ std::string to_text(const StepBenchResult& result) {
         100.0 * part.seconds / total, part.flops > 0.0 ? fmt::format("{:.1f}", rate / kGiga) : "",
         part.flops > 0.0 && limit > 0.0 ? fmt::format("{:.1f}%", 100.0 * rate / limit) : "");
   }
-  text += fmt::format("{:<24}{:>7}{:>10.2f}{:>7.1f}%\n", "whole step", 1, 1e3 * total / steps, 100.0);
+  text +=
+      fmt::format("{:<24}{:>7}{:>10.2f}{:>7.1f}%\n", "whole step", 1, 1e3 * total / steps, 100.0);
   return text;
 }
 

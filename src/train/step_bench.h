@@ -16,8 +16,8 @@
 namespace tarn::train {
 
 struct StepBenchOptions {
-  int64_t steps = 10;    ///< timed
-  int64_t warm_up = 2;   ///< before them
+  int64_t steps = 10;                      ///< timed
+  int64_t warm_up = 2;                     ///< before them
   const std::atomic<int>* stop = nullptr;  ///< set by a signal handler: an error after this step
 };
 

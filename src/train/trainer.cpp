@@ -90,9 +90,8 @@ Status Trainer::start() {
         options_.out_directory);
   }
   if (has_checkpoint) {
-    TARN_ASSIGN(progress_,
-                load_checkpoint(checkpoint_path(), config_, learner_.parameters(),
-                                learner_.optimiser(), learner_.average()));
+    TARN_ASSIGN(progress_, load_checkpoint(checkpoint_path(), config_, learner_.parameters(),
+                                           learner_.optimiser(), learner_.average()));
     seconds_before_ = progress_.seconds;
   }
   TARN_ASSIGN(Reporter reporter, Reporter::open(options_.out_directory + "/log.jsonl",
@@ -200,9 +199,8 @@ void Trainer::evaluate() {
 Status Trainer::save() {
   progress_.log_bytes = reporter_->log_bytes();
   progress_.seconds = seconds();
-  TARN_RETURN_IF_ERROR(
-      save_checkpoint(checkpoint_path(), progress_, config_, learner_.parameters(),
-                      learner_.optimiser(), learner_.average()));
+  TARN_RETURN_IF_ERROR(save_checkpoint(checkpoint_path(), progress_, config_, learner_.parameters(),
+                                       learner_.optimiser(), learner_.average()));
   TARN_RETURN_IF_ERROR(export_model(options_.out_directory, config_, learner_.parameters(),
                                     learner_.exported(), progress_));
   last_save_ = Clock::now();
@@ -256,8 +254,8 @@ Result<data::SequenceDataset> load_training_data(const TrainConfig& config,
           "model.layers"};
     }
   }
-  TARN_ASSIGN(data::SequenceDataset dataset, data::load(config.data, directory, data::Split::kTrain,
-                                                        config.training.seed));
+  TARN_ASSIGN(data::SequenceDataset dataset,
+              data::load(config.data, directory, data::Split::kTrain, config.training.seed));
   if (config.training.batch_size > dataset.count) {
     return invalid_argument(fmt::format("is {}, but the training split has {} sequences",
                                         config.training.batch_size, dataset.count),

@@ -41,10 +41,9 @@ void norm_gradient_rows(bool rms, int64_t rows, int64_t dim, const float* x, con
   const F32 d;
   const float count = static_cast<float>(dim);
   for (int64_t row = 0; row < rows; ++row, x += dim, dy += dim, dx += dim) {
-    const float mean =
-        rms ? 0.0f
-              : sum_row(dim, [&](int64_t i, const Tail& t) { return load_partial(x + i, t); }) /
-                    count;
+    const float mean = rms ? 0.0f : sum_row(dim, [&](int64_t i, const Tail& t) {
+                                      return load_partial(x + i, t);
+                                    }) / count;
     const VecF32 vmean = hn::Set(d, mean);
     const auto centred = [&](int64_t i, const Tail& t) {
       return hn::Sub(load_partial(x + i, t), vmean);
@@ -69,8 +68,7 @@ void norm_gradient_rows(bool rms, int64_t rows, int64_t dim, const float* x, con
       const Tail t(std::min(kLanes, dim - i));
       const VecF32 normed = hn::Mul(centred(i, t), vscale);
       const VecF32 gradient = load_partial(dy + i, t);
-      const VecF32 inner =
-          hn::NegMulAdd(normed, vmean_gx, hn::Sub(weighted(i, t), vmean_g));
+      const VecF32 inner = hn::NegMulAdd(normed, vmean_gx, hn::Sub(weighted(i, t), vmean_g));
       store_partial(hn::MulAdd(gradient, normed, load_partial(dweight + i, t)), dweight + i, t);
       if (dbias != nullptr) {
         store_partial(hn::Add(gradient, load_partial(dbias + i, t)), dbias + i, t);
@@ -102,9 +100,8 @@ void norm_gradient(bool rms, int64_t rows, int64_t dim, const float* x, const fl
       float* piece_sums = sums + piece * 2 * dim;
       std::fill_n(piece_sums, 2 * dim, 0.0f);
       HWY_DYNAMIC_DISPATCH(norm_gradient_rows)
-      (rms, std::min(kPieceRows, rows - first), dim, x + first * dim, weight, eps,
-        dy + first * dim, dx + first * dim, piece_sums,
-        dbias != nullptr ? piece_sums + dim : nullptr);
+      (rms, std::min(kPieceRows, rows - first), dim, x + first * dim, weight, eps, dy + first * dim,
+       dx + first * dim, piece_sums, dbias != nullptr ? piece_sums + dim : nullptr);
     }
   });
   for (int64_t piece = 0; piece < pieces; ++piece) {

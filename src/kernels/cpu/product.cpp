@@ -222,9 +222,9 @@ HWY_EXPORT(add_column_sums);
 namespace {
 
 constexpr int64_t kColumns = kProductColumns;
-constexpr int64_t kDepthUnits = 256;   // of a block of add_weight_gradient
+constexpr int64_t kDepthUnits = 256;                // of a block of add_weight_gradient
 constexpr int64_t kLeftColumns = 8 * kProductRows;  // of dy packed at once: whole cache lines
-constexpr int64_t kBlockBytes = 1 << 18;  // of packed operands that should stay in L2
+constexpr int64_t kBlockBytes = 1 << 18;            // of packed operands that should stay in L2
 
 void generic_tile(int64_t rows, int64_t units, const uint32_t* a, int64_t row_stride,
                   int64_t unit_stride, const uint32_t* b, float* sums) {
@@ -349,9 +349,8 @@ void add_gradient_block(const WeightGradient& g, int64_t first, int64_t depth, i
   for (int64_t n = 0; n < g.in_dim; n += chunk) {
     ArenaScope scope(arena);
     const int64_t columns = std::min(chunk, g.in_dim - n);
-    const PackedOperand b =
-        pack_operand(g.format, Layout::kPlain, g.x + first * g.x_stride + n, g.x_stride, depth,
-                     columns, nullptr, arena);
+    const PackedOperand b = pack_operand(g.format, Layout::kPlain, g.x + first * g.x_stride + n,
+                                         g.x_stride, depth, columns, nullptr, arena);
     uint32_t* a = arena.alloc<uint32_t>(units * kLeftColumns);
     for (int64_t m = m_begin; m < m_end; m += kLeftColumns) {
       const int64_t size = std::min(kLeftColumns, m_end - m);
@@ -364,8 +363,8 @@ void add_gradient_block(const WeightGradient& g, int64_t first, int64_t depth, i
           const int64_t rows = size * (t + 1) / tiles - r;
           tile(g.format, rows, units, a + r, 1, kLeftColumns, b.units + c * units, sums);
           HWY_DYNAMIC_DISPATCH(add_tile)
-          (rows, std::min(kColumns, columns - c), sums,
-           g.dweight + (m + r) * g.in_dim + n + c, g.in_dim);
+          (rows, std::min(kColumns, columns - c), sums, g.dweight + (m + r) * g.in_dim + n + c,
+           g.in_dim);
         }
       }
     }

@@ -4,8 +4,8 @@
 
 namespace tarn::kernels {
 
-inline constexpr int kProductRows = 12;          ///< most rows of a tile
-inline constexpr int64_t kProductColumns = 32;   ///< columns of a tile and of a panel
+inline constexpr int kProductRows = 12;         ///< most rows of a tile
+inline constexpr int64_t kProductColumns = 32;  ///< columns of a tile and of a panel
 
 /// The inner loops of products with operands in bf16, for one kind of CPU.
 struct Bf16ProductKernels {

@@ -170,8 +170,7 @@ struct ProjectedLayerFunction : torch::autograd::Function<ProjectedLayerFunction
   static at::Tensor forward(AutogradContext* context, const at::Tensor& x,
                             const std::optional<at::Tensor>& residual,
                             const c10::intrusive_ptr<Call>& call) {
-    at::Tensor inputs =
-        at::empty({x.size(0), x.size(1), call->in.weight.size(0)}, x.options());
+    at::Tensor inputs = at::empty({x.size(0), x.size(1), call->in.weight.size(0)}, x.options());
     apply_linear(*call, call->in, x, nullptr, inputs);
     const auto [out, saved] = operator_outputs(*call, inputs);
     {

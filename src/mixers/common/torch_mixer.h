@@ -19,8 +19,8 @@ namespace tarn::mixers {
 /// leaves whose gradients exist; backward passes add to them in place, so autograd has nothing to
 /// sum. Weights are packed anew for every pass, because every update changes them.
 struct TorchLinear {
-  at::Tensor weight;  ///< [out, in] f32
-  at::Tensor bias;    ///< [out]
+  at::Tensor weight;              ///< [out, in] f32
+  at::Tensor bias;                ///< [out]
   DType precision = DType::kF32;  ///< of the product's operands: kF32 or kBF16
 
   double flops(int64_t rows) const;  ///< of one product

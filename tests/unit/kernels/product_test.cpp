@@ -66,8 +66,8 @@ void check_product(DType format, Layout layout, const Shape& shape, bool relu, b
       double wanted = bias.row(0)[n] + (addend ? other.row(r)[n] : 0.0f);
       double sizes = std::abs(wanted);
       for (int64_t k = 0; k < shape.depth; ++k) {
-        const double term = in_format(a.row(r)[k], format) *
-                            in_format(element(b, layout, k, n), format);
+        const double term =
+            in_format(a.row(r)[k], format) * in_format(element(b, layout, k, n), format);
         wanted += term;
         sizes += std::abs(term);
       }
@@ -124,7 +124,8 @@ TEST(Product, WeightGradientMatchesDoubleAndAddsUp) {
     for (const DType format : {DType::kF32, DType::kBF16}) {
       // Rows beyond one block of the sum, odd numbers of rows, tiles of every height.
       for (const auto& [rows, out_dim, in_dim] :
-           {Shape{0, 3, 4}, Shape{1, 1, 1}, Shape{513, 13, 33}, Shape{1031, 100, 7}, Shape{30, 97, 300}}) {
+           {Shape{0, 3, 4}, Shape{1, 1, 1}, Shape{513, 13, 33}, Shape{1031, 100, 7},
+            Shape{30, 97, 300}}) {
         SCOPED_TRACE(::testing::Message() << dtype_name(format) << " " << rows << " rows");
         const TestRows dy = TestRows::uniform(rows, out_dim, 5);
         const TestRows x = TestRows::uniform(rows, in_dim, 6);
@@ -144,8 +145,7 @@ TEST(Product, WeightGradientMatchesDoubleAndAddsUp) {
           for (int64_t n = 0; n < in_dim; ++n) {
             double wanted = 0.5, sizes = 0.5;
             for (int64_t r = 0; r < rows; ++r) {
-              const double term =
-                  in_format(dy.row(r)[m], format) * in_format(x.row(r)[n], format);
+              const double term = in_format(dy.row(r)[m], format) * in_format(x.row(r)[n], format);
               wanted += term;
               sizes += std::abs(term);
             }
@@ -171,8 +171,9 @@ std::vector<const Bf16ProductKernels*> all_kernels() {
 }
 
 TEST(Bf16Product, RoundsToNearestEvenAndPairsUp) {
-  const std::vector<float> x = {1.0f, 1.00390625f, 1.01171875f, -3.14159f, 65535.0f,
-                                std::numeric_limits<float>::infinity(), 0.1f, -0.0f, 2.5f};
+  const std::vector<float> x = {1.0f,      1.00390625f, 1.01171875f,
+                                -3.14159f, 65535.0f,    std::numeric_limits<float>::infinity(),
+                                0.1f,      -0.0f,       2.5f};
   for (const Bf16ProductKernels* kernels : all_kernels()) {
     SCOPED_TRACE(kernels->name);
     for (int64_t count = 0; count <= 9; ++count) {
@@ -190,8 +191,17 @@ TEST(Bf16Product, RoundsToNearestEvenAndPairsUp) {
     std::vector<uint32_t> pairs(11, 77);
     kernels->round_pairs(3, 2, x.data(), 3, pairs.data(), 5);
     const auto at = [&](size_t r, size_t i) { return uint32_t{f32_to_bf16(x[3 * r + i])}; };
-    const std::vector<uint32_t> wanted = {at(1, 0) << 16 | at(0, 0), at(1, 1) << 16 | at(0, 1),
-                                          0, 0, 0, at(2, 0), at(2, 1), 0, 0, 0, 77};
+    const std::vector<uint32_t> wanted = {at(1, 0) << 16 | at(0, 0),
+                                          at(1, 1) << 16 | at(0, 1),
+                                          0,
+                                          0,
+                                          0,
+                                          at(2, 0),
+                                          at(2, 1),
+                                          0,
+                                          0,
+                                          0,
+                                          77};
     EXPECT_EQ(pairs, wanted);
     std::vector<uint32_t> nan(1);
     const float not_a_number = std::numeric_limits<float>::quiet_NaN();

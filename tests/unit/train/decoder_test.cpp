@@ -106,8 +106,8 @@ TEST_P(DecoderTest, GradientsAddUpAndOutputLimitBoundsThem) {
     for (int64_t i = 0; i < entry.size; ++i) {
       largest = std::max(largest, std::abs(once[static_cast<size_t>(entry.offset + i)]));
     }
-    const float tolerance = std::numeric_limits<float>::epsilon() *
-                            static_cast<float>(batch.counted) * largest;
+    const float tolerance =
+        std::numeric_limits<float>::epsilon() * static_cast<float>(batch.counted) * largest;
     for (int64_t i = entry.offset; i < entry.offset + entry.size; ++i) {
       ASSERT_NEAR(parameters_.gradients[i], 2.0f * once[static_cast<size_t>(i)], tolerance);
     }

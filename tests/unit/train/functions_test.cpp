@@ -56,12 +56,13 @@ TEST_P(MlpTest, MatchesPlainTorchInDouble) {
     Leaf x({3, 67, 24}, 1.0), other({3, 67, 24}, 1.0);
     Leaf up({40, 24}, 0.3), up_bias({40}, 0.3), down({24, 40}, 0.3), down_bias({24}, 0.3);
     const Leaf& residual = own_residual ? other : x;
-    const at::Tensor y = mlp(x.ours, residual.ours, {up.ours, up_bias.ours, DType::kF32},
-                             activation, {down.ours, down_bias.ours, DType::kF32},
-                             {pool.get(), nullptr});
+    const at::Tensor y =
+        mlp(x.ours, residual.ours, {up.ours, up_bias.ours, DType::kF32}, activation,
+            {down.ours, down_bias.ours, DType::kF32}, {pool.get(), nullptr});
     const at::Tensor wanted =
-        residual.plain + at::linear(activate(activation, at::linear(x.plain, up.plain, up_bias.plain)),
-                                    down.plain, down_bias.plain);
+        residual.plain +
+        at::linear(activate(activation, at::linear(x.plain, up.plain, up_bias.plain)), down.plain,
+                   down_bias.plain);
     // Sums of 24 and 40 terms; the gradients of parameters sum 201 rows.
     expect_close(y, wanted, 16.0 * kEps, "y");
     const at::Tensor dy = at::randn({67, 3, 24}).transpose(0, 1);
@@ -76,14 +77,13 @@ TEST_P(MlpTest, MatchesPlainTorchInDouble) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Activations, MlpTest,
-    testing::Values(std::pair{kernels::Activation::kRelu, false},
-                    std::pair{kernels::Activation::kRelu, true},
-                    std::pair{kernels::Activation::kGelu, false},
-                    std::pair{kernels::Activation::kGeluTanh, true},
-                    std::pair{kernels::Activation::kSilu, false},
-                    std::pair{kernels::Activation::kNone, true}));
+INSTANTIATE_TEST_SUITE_P(Activations, MlpTest,
+                         testing::Values(std::pair{kernels::Activation::kRelu, false},
+                                         std::pair{kernels::Activation::kRelu, true},
+                                         std::pair{kernels::Activation::kGelu, false},
+                                         std::pair{kernels::Activation::kGeluTanh, true},
+                                         std::pair{kernels::Activation::kSilu, false},
+                                         std::pair{kernels::Activation::kNone, true}));
 
 TEST(Linear, MatchesPlainTorchInDouble) {
   at::manual_seed(2);

@@ -97,8 +97,7 @@ TEST(RandomBatch, InputsAreTheTargetsOneEarlier) {
   ASSERT_EQ(batch.inputs.size(), 33u);
   EXPECT_EQ(batch.counted, 33);
   for (size_t row = 0; row < 33; ++row) {
-    EXPECT_EQ(batch.inputs[row],
-              row % 11 == 0 ? config.model.start_token : batch.targets[row - 1]);
+    EXPECT_EQ(batch.inputs[row], row % 11 == 0 ? config.model.start_token : batch.targets[row - 1]);
     EXPECT_LT(batch.targets[row], config.model.head.classes);
   }
 }

@@ -16,10 +16,12 @@ inline std::string small_model_text(const std::string& mixer, const std::string&
   return R"({"format": "tarn-model", "format_version": 1, "modality": "tokens", "vocabulary": 13,
              "start_token": 12, "model_dim": 24, "max_tokens": 40, "position": {"kind": ")" +
          position + R"("}, )" + (position == "learned" ? R"("embedding_lags": [2, 5, 50], )" : "") +
-         R"("embedding_scale": 0.5, "norm": {"kind": ")" + norm + R"(", "placement": ")" + placement +
+         R"("embedding_scale": 0.5, "norm": {"kind": ")" + norm + R"(", "placement": ")" +
+         placement +
          R"(", "eps": 1e-5, "final": true},
              "layers": [{"repeat": 2, "mixer": )" +
-         mixer + R"(, "mlp": {"hidden_dim": 40, "activation": ")" + activation + R"("}}], "head": )" + head + "}";
+         mixer + R"(, "mlp": {"hidden_dim": 40, "activation": ")" + activation +
+         R"("}}], "head": )" + head + "}";
 }
 
 inline constexpr const char* kSmallLinear =
