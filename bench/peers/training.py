@@ -17,47 +17,26 @@ import time
 
 import torch
 
-ATTENTION = {"linear_attention": "causal-linear", "softmax_attention": "full"}
+from paper_model import causal_masks, parallel_encoder, sinusoids
+
 WARM_UP = 3
-
-
-def sinusoids(tokens, dim):
-    rate = torch.exp(torch.arange(0, dim, 2) * (-math.log(10000.0) / dim))
-    angle = torch.arange(tokens).unsqueeze(1) * rate
-    return torch.stack([angle.sin(), angle.cos()], dim=-1).reshape(tokens, dim)
 
 
 class Decoder(torch.nn.Module):
     """Embedding, positions, the library's causal encoder, head: the model of a Tarn config."""
 
-    def __init__(self, model, tokens):
-        from fast_transformers.builders import TransformerEncoderBuilder
-        from fast_transformers.masking import LengthMask, TriangularCausalMask
-
+    def __init__(self, model, batch, tokens):
         super().__init__()
         self.dim = model["model_dim"]
-        layers = model["layers"]
-        mixer, mlp = layers[0]["mixer"], layers[0]["mlp"]
         self.embedding = torch.nn.Embedding(model["vocabulary"], self.dim)
         self.register_buffer("position", sinusoids(tokens, self.dim))
-        self.encoder = TransformerEncoderBuilder.from_kwargs(
-            attention_type=ATTENTION[mixer["name"]],
-            n_layers=sum(layer.get("repeat", 1) for layer in layers),
-            n_heads=mixer["num_heads"],
-            query_dimensions=mixer["key_dim"],
-            value_dimensions=mixer.get("value_dim", mixer["key_dim"]),
-            feed_forward_dimensions=mlp["hidden_dim"],
-            activation=mlp["activation"],
-            dropout=0.0,
-            final_normalization=True,
-        ).get()
+        self.encoder = parallel_encoder(model)
         self.head = torch.nn.Linear(self.dim, 3 * model["head"]["components"])
-        self.mask, self.length_mask, self.tokens = TriangularCausalMask(tokens), LengthMask, tokens
+        self.masks = causal_masks(batch, tokens)
 
     def forward(self, inputs):
-        lengths = self.length_mask(torch.full((len(inputs),), self.tokens, dtype=torch.int64))
         x = self.embedding(inputs) * math.sqrt(self.dim) + self.position
-        return self.head(self.encoder(x, attn_mask=self.mask, length_mask=lengths))
+        return self.head(self.encoder(x, **self.masks))
 
 
 def mixture_nats(outputs, targets, levels):
@@ -85,7 +64,7 @@ def main():
     tokens, levels = model["max_tokens"], model["head"]["levels"]
     torch.set_num_threads(threads)
     torch.manual_seed(1)
-    decoder = Decoder(model, tokens)
+    decoder = Decoder(model, batch, tokens)
     kind = {"radam": torch.optim.RAdam, "adamw": torch.optim.AdamW}[training["optimiser"]["kind"]]
     optimiser = kind(decoder.parameters(), lr=1e-3, foreach=True)
     targets = torch.randint(0, levels, (batch, tokens))

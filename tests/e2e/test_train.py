@@ -20,9 +20,9 @@ CONFIG = {
                     "mlp": {"hidden_dim": 32, "activation": "relu"}}],
         "head": {"kind": "categorical", "classes": 12}},
     "data": {"kind": "copy", "max_symbols": 16, "epoch_sequences": 64},
-    "training": {"batch_size": 4, "updates": 800,
+    "training": {"batch_size": 4, "updates": 4000,
                  "optimiser": {"kind": "adamw", "learning_rate": 0.003},
-                 "evaluate_limit": 8, "log_every": 50, "checkpoint_every_seconds": 0.02}}
+                 "evaluate_limit": 8, "log_every": 250, "checkpoint_every_seconds": 0.02}}
 
 
 def start(program, config, out, *more):
@@ -62,7 +62,7 @@ def check_kills(program, config, folder, how, wanted):
         assert 130 in codes, codes
     assert model_bytes(out) == wanted, f"{how.name}: another model after {len(codes)} runs"
     updates = log_updates(out)
-    assert updates == list(range(50, 801, 50)), updates
+    assert updates == list(range(250, 4001, 250)), updates
     print(f"{how.name}: {len(codes)} runs, the same model")
 
 
@@ -100,9 +100,28 @@ def check_bad_input(program, config, folder):
     print(f"{len(cases)} bad inputs: exit code 2 and one sentence each")
 
 
+def check_profiles(program, config):
+    """Both print where a step's time goes; the parts are the whole, and nothing is written."""
+    for words in (["train", config, "--profile", "4"],
+                  ["bench", "--config", config, "--steps", "4", "--precision", "bf16"]):
+        command = [program, *words, "--threads", "1"]
+        text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        assert "mlp backward" in text and "tokens/s" in text, text
+        result = json.loads(subprocess.run([*command, "--json"], capture_output=True, text=True,
+                                           check=True).stdout)
+        assert result["steps"] == 4 and result["precision"] == ("f32" if words[0] == "train" else "bf16")
+        times = result["ms_per_step"]
+        assert 0 < times["min"] <= times["median"] <= times["max"], times
+        tokens = result["batch"] * result["tokens"]
+        assert abs(result["tokens_per_second"] * times["median"] / 1e3 / tokens - 1) < 1e-9, result
+        assert abs(sum(part["share"] for part in result["parts"]) - 1) < 1e-9, result["parts"]
+        assert result["parts"][-1]["name"] == "other", result["parts"]
+    print("2 profiles: the parts are the whole step")
+
+
 def check_help(program):
     """The program goes by its name, not by the path it was started with; --device has its choices."""
-    for words in (["--help"], ["train", "--help"]):
+    for words in (["--help"], ["train", "--help"], ["bench", "--help"]):
         text = subprocess.run([program, *words], capture_output=True, text=True, check=True).stdout
         assert "Usage: tarn-train " in text, text
     assert "cpu (default)" in text, text
@@ -133,6 +152,7 @@ def main():
         check_kills(program, config, folder, signal.SIGKILL, wanted)
         check_kills(program, config, folder, signal.SIGINT, wanted)
         check_bad_input(program, config, folder)
+        check_profiles(program, config)
         check_help(program)
     return 0
 
