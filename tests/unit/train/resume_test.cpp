@@ -100,10 +100,12 @@ TEST_P(ResumeTest, SameSeedSameBits) {
 }
 
 TEST_P(ResumeTest, ContinuesBitForBitAfterStops) {
-  const auto whole = run("whole", "", false);
+  // Long enough for the watcher to be there in time.
+  const std::string length = "training.updates=400";
+  const auto whole = run("whole", length, false);
   ASSERT_TRUE(whole.ok()) << whole.error().to_string();
-  EXPECT_EQ(whole->updates, 20);
-  expect_end("whole", 20, false);
+  EXPECT_EQ(whole->updates, 400);
+  expect_end("whole", 400, false);
   // Stops that arrive at any moment: a watcher raises the flag as soon as the log has grown.
   int pieces = 0;
   Result<TrainResult> piece = TrainResult{};
@@ -120,14 +122,14 @@ TEST_P(ResumeTest, ContinuesBitForBitAfterStops) {
       }
       stop.store(2);
     });
-    piece = run("pieces", "", pieces > 0, &stop);
+    piece = run("pieces", length, pieces > 0, &stop);
     done.store(true);
     watcher.join();
     ASSERT_TRUE(piece.ok()) << piece.error().to_string();
     expect_end("pieces", piece->updates, piece->stopped);
     ++pieces;
   } while (piece->stopped && pieces < 1000);
-  EXPECT_EQ(piece->updates, 20);
+  EXPECT_EQ(piece->updates, 400);
   EXPECT_GT(pieces, 1);
   EXPECT_EQ(model_bytes("pieces"), model_bytes("whole"));
   EXPECT_EQ(state_bytes("pieces"), state_bytes("whole"));
