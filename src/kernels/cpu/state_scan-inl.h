@@ -37,6 +37,7 @@ struct Scan {
   int64_t out_stride = 0;
   const float* scale = nullptr;  ///< [tokens]; or null: 1
   int64_t scale_stride = 0;
+  bool stream = false;  ///< out bypasses the caches; whole aligned vectors only
 };
 
 constexpr int kScanVectors = kManyRegisters ? 4 : 2;
@@ -120,7 +121,9 @@ HWY_NOINLINE void scan_block(const Scan& shared, int64_t tail_size) {
     for (int j = 0; j < kVectors; ++j) {
       float* to = s.out + t * s.out_stride + j * kLanes;
       const VecF32 scaled = hn::Mul(sum[t][j], scale);
-      if (kTail && j == kVectors - 1) {
+      if (s.stream) {
+        hn::Stream(scaled, d, to);
+      } else if (kTail && j == kVectors - 1) {
         store_partial(scaled, to, tail);
       } else {
         hn::StoreU(scaled, d, to);

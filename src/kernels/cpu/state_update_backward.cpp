@@ -39,6 +39,7 @@ struct BackwardCall {
   const StateUpdateGradients& gradients;
   int64_t chunk;
   int64_t group;  ///< most heads that take turns
+  bool stream;    ///< dq, dk and dv bypass the caches
   void (*run)(const BackwardCall& call, int64_t begin, int64_t end, float* memory);
   void (*run_shared)(const BackwardCall& call, int64_t item, float* memory);
   int64_t scratch_size = 0;
@@ -69,6 +70,7 @@ struct BackwardScratch {
     phi_q = space.take(chunk * features);
     phi_k = space.take(chunk * features);
     dphi = space.take(chunk * features);
+    dx = space.take(call.stream ? chunk * call.problem.key_dim : 0);
     value = space.take(chunk * stride);
     dnum = space.take(chunk * stride);
     r = space.take(group * features * call.problem.value_dim);
@@ -88,6 +90,7 @@ struct BackwardScratch {
   float* phi_q;   // [chunk, F]
   float* phi_k;   // [chunk, F]
   float* dphi;    // [chunk, F]
+  float* dx;      // [chunk, K]: dq or dk on their way past the caches
   float* value;   // [chunk, V + 1]: [v | 1]
   float* dnum;    // [chunk, V + 1]: [dnum | dden]
   float* r;       // [group, F, V]: R
@@ -172,16 +175,21 @@ struct BackwardHead {
             .end = first_row() + length()};
   }
   HWY_INLINE void write_dq(int64_t row, int64_t begin, int64_t end) const {
-    const Heads<float>& dq = call.gradients.dq;
-    const int64_t at = begin * features();
-    map().backward(map(), end - begin, call.q.at(row + begin, head), call.q.row_stride,
-                   scratch.phi_q + at, scratch.dphi + at, dq.at(row + begin, head), dq.row_stride);
+    differentiate_map(call.q, scratch.phi_q, call.gradients.dq, row, begin, end);
   }
   HWY_INLINE void write_dk(int64_t row, int64_t begin, int64_t end) const {
-    const Heads<float>& dk = call.gradients.dk;
+    differentiate_map(call.k, scratch.phi_k, call.gradients.dk, row, begin, end);
+  }
+  HWY_INLINE void differentiate_map(const Heads<const float>& x, const float* phi,
+                                    const Heads<float>& dx, int64_t row, int64_t begin,
+                                    int64_t end) const {
     const int64_t at = begin * features();
-    map().backward(map(), end - begin, call.k.at(row + begin, head), call.k.row_stride,
-                   scratch.phi_k + at, scratch.dphi + at, dk.at(row + begin, head), dk.row_stride);
+    const int64_t width = call.problem.key_dim;
+    float* to = dx.at(row + begin, head);
+    float* written = call.stream ? scratch.dx + begin * width : to;
+    map().backward(map(), end - begin, x.at(row + begin, head), x.row_stride, phi + at,
+                   scratch.dphi + at, written, call.stream ? width : dx.row_stride);
+    if (call.stream) stream_rows(written, end - begin, width, to, dx.row_stride);
   }
 
   /// dφ(q) of a chunk.
@@ -230,7 +238,8 @@ struct BackwardHead {
             .state = r(),
             .state_stride = value_dim(),
             .out = dv.at(row + last, head),
-            .out_stride = -dv.row_stride};
+            .out_stride = -dv.row_stride,
+            .stream = call.stream};
   }
 
   /// matrix [V (+ 1), F] = given sᵀ over z, zeros where not given; `plain` [F, V] likewise or null.
@@ -276,7 +285,9 @@ HWY_INLINE void causal_prefix_chunk(const BackwardHead& h, int64_t chunk, const 
   const int64_t row = h.chunk_row(chunk);
   const int64_t tokens = h.chunk_length(chunk);
   h.prepare(row, 0, tokens);
-  prefetch_for_writing(h.call.gradients.dq, row, tokens, h.head, h.call.problem.key_dim);
+  if (!h.call.stream) {
+    prefetch_for_writing(h.call.gradients.dq, row, tokens, h.head, h.call.problem.key_dim);
+  }
   scan_and_prefetch(h.query_scan(), tokens, ahead);
   h.write_dq(row, 0, tokens);
 }
@@ -285,9 +296,13 @@ HWY_INLINE void causal_suffix_chunk(const BackwardHead& h, int64_t chunk, const 
   const int64_t row = h.chunk_row(chunk);
   const int64_t tokens = h.chunk_length(chunk);
   h.prepare(row, 0, tokens);
-  prefetch_for_writing(h.call.gradients.dv, row, tokens, h.head, h.value_dim());
+  if (!h.call.stream) {
+    prefetch_for_writing(h.call.gradients.dv, row, tokens, h.head, h.value_dim());
+  }
   scan_and_prefetch(h.value_scan(row, tokens - 1), tokens, ahead);
-  prefetch_for_writing(h.call.gradients.dk, row, tokens, h.head, h.call.problem.key_dim);
+  if (!h.call.stream) {
+    prefetch_for_writing(h.call.gradients.dk, row, tokens, h.head, h.call.problem.key_dim);
+  }
   scan(h.key_scan(tokens - 1), tokens);
   h.write_dk(row, 0, tokens);
 }
@@ -323,6 +338,7 @@ void causal_backward_items(const BackwardCall& call, int64_t begin, int64_t end,
     }
     for (int64_t i = 0; i < group.count; ++i) head(i).store_initial_gradient();
   }
+  if (call.stream) hwy::FlushStream();
 }
 
 /// One head by all threads: rows are split among them, then the columns of each state.
@@ -337,7 +353,10 @@ void causal_backward_shared(const BackwardCall& call, int64_t item, float* memor
     const int64_t tokens = h.chunk_length(chunk);
     together(tokens, [&](int64_t begin, int64_t end, int) { h.prepare(row, begin, end); });
     scan_together(h.query_scan(), tokens, together);
-    together(tokens, [&](int64_t begin, int64_t end, int) { h.write_dq(row, begin, end); });
+    together(tokens, [&](int64_t begin, int64_t end, int) {
+      h.write_dq(row, begin, end);
+      if (call.stream) hwy::FlushStream();
+    });
   }
   for (int64_t chunk = h.num_chunks() - 1; chunk >= 0; --chunk) {
     const int64_t row = h.chunk_row(chunk);
@@ -345,7 +364,10 @@ void causal_backward_shared(const BackwardCall& call, int64_t item, float* memor
     together(tokens, [&](int64_t begin, int64_t end, int) { h.prepare(row, begin, end); });
     scan_together(h.value_scan(row, tokens - 1), tokens, together);
     scan_together(h.key_scan(tokens - 1), tokens, together);
-    together(tokens, [&](int64_t begin, int64_t end, int) { h.write_dk(row, begin, end); });
+    together(tokens, [&](int64_t begin, int64_t end, int) {
+      h.write_dk(row, begin, end);
+      if (call.stream) hwy::FlushStream();
+    });
   }
   h.store_initial_gradient();
 }
@@ -464,6 +486,9 @@ void causal_backward(const StateUpdateProblem& problem, Heads<const float> q, He
                     gradients,
                     causal_chunk_tokens(problem),
                     0,
+                    bypasses_caches(problem, gradients.dq, problem.key_dim) &&
+                        bypasses_caches(problem, gradients.dk, problem.key_dim) &&
+                        bypasses_caches(problem, gradients.dv, problem.value_dim),
                     HWY_DYNAMIC_DISPATCH(causal_backward_items),
                     HWY_DYNAMIC_DISPATCH(causal_backward_shared)};
   call.group = heads_in_turn(
@@ -487,6 +512,7 @@ void full_backward(const StateUpdateProblem& problem, Heads<const float> q, Head
                     gradients,
                     full_chunk_tokens(problem),
                     1,
+                    false,
                     HWY_DYNAMIC_DISPATCH(full_backward_items),
                     HWY_DYNAMIC_DISPATCH(full_backward_shared)};
   run_backward(call, arena);

@@ -196,8 +196,7 @@ void causal_forward_bf16(const StateUpdateProblem& problem, Heads<const uint16_t
                          Arena& arena) noexcept {
   const int64_t F = problem.feature_map.feature_dim;
   const int64_t V = problem.value_dim;
-  const Bf16BlockKernels* kernels =
-      dispatch_takes_avx512() ? avx512_bf16_block_kernels() : nullptr;
+  const Bf16BlockKernels* kernels = dispatch_takes_avx512() ? avx512_bf16_block_kernels() : nullptr;
   if (kernels == nullptr || (problem.key_dim | F | V) % 32 != 0) {
     forward_widened(problem, q, k, v, state, out, denominator, arena);
     return;

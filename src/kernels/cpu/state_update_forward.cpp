@@ -29,6 +29,7 @@ struct ForwardCall {
   float* denominator;
   int64_t chunk;
   int64_t group;  ///< most heads that take turns
+  bool stream;    ///< out bypasses the caches
   void (*run)(const ForwardCall& call, int64_t begin, int64_t end, float* memory);
   void (*run_shared)(const ForwardCall& call, int64_t item, float* memory) = nullptr;
   int64_t scratch_size = 0;
@@ -146,7 +147,8 @@ struct ForwardChunk {
             .out = call.out.at(row, head),
             .out_stride = call.out.row_stride,
             .scale = call.problem.normalise ? scratch.inverse : nullptr,
-            .scale_stride = 1};
+            .scale_stride = 1,
+            .stream = call.stream};
   }
 };
 
@@ -179,11 +181,12 @@ void causal_forward_items(const ForwardCall& call, int64_t begin, int64_t end, f
                                  s + i * F * V, z + i * F};
         chunk.map_rows(0, tokens);
         if (problem.normalise) chunk.divide(0, tokens, chunk.z);
-        prefetch_for_writing(call.out, row, tokens, chunk.head, V);
+        if (!call.stream) prefetch_for_writing(call.out, row, tokens, chunk.head, V);
         scan_and_prefetch(chunk.scan_of(), tokens, ahead);
       }
     }
   }
+  if (call.stream) hwy::FlushStream();
 }
 
 /// One head by all threads: rows are split among them, then the columns of the state.
@@ -345,6 +348,7 @@ void causal_forward(const StateUpdateProblem& problem, Heads<const float> q, Hea
                    denominator,
                    causal_chunk_tokens(problem),
                    heads_in_turn(problem, problem.feature_map.feature_dim * problem.value_dim),
+                   bypasses_caches(problem, out, problem.value_dim),
                    HWY_DYNAMIC_DISPATCH(causal_forward_items),
                    HWY_DYNAMIC_DISPATCH(causal_forward_shared)};
   run_forward(call, arena);
@@ -362,6 +366,7 @@ void full_forward(const StateUpdateProblem& problem, Heads<const float> q, Heads
                    denominator,
                    full_chunk_tokens(problem),
                    1,
+                   false,
                    HWY_DYNAMIC_DISPATCH(full_forward_items),
                    HWY_DYNAMIC_DISPATCH(full_forward_shared)};
   run_forward(call, arena);
@@ -370,11 +375,17 @@ void full_forward(const StateUpdateProblem& problem, Heads<const float> q, Heads
 void state_update_step(const StateUpdateProblem& problem, Heads<const float> q,
                        Heads<const float> k, Heads<const float> v, StatePointers<float> state,
                        Heads<float> out, Arena& arena) noexcept {
-  ForwardCall call{problem, q,
-                   k,       v,
-                   state,   out,
-                   nullptr, problem.num_heads,
-                   1,       HWY_DYNAMIC_DISPATCH(step_items)};
+  ForwardCall call{problem,
+                   q,
+                   k,
+                   v,
+                   state,
+                   out,
+                   nullptr,
+                   problem.num_heads,
+                   1,
+                   false,
+                   HWY_DYNAMIC_DISPATCH(step_items)};
   call.scratch_size = ForwardScratch::alone(call, nullptr).space.used();
   const int64_t work = problem.sequences.count * problem.num_heads *
                        problem.feature_map.feature_dim * problem.value_dim;

@@ -115,8 +115,19 @@ HWY_INLINE void split_columns(int64_t columns, const Split& split, const Body& b
 }
 
 HWY_INLINE void scan_together(const Scan& s, int64_t tokens, const Together& together) {
-  split_columns(s.columns, together,
-                [&](int64_t begin, int64_t end) { scan(columns_of(s, begin, end), tokens); });
+  split_columns(s.columns, together, [&](int64_t begin, int64_t end) {
+    scan(columns_of(s, begin, end), tokens);
+    if (s.stream) hwy::FlushStream();
+  });
+}
+
+/// Copies rows past the caches: whole aligned vectors only.
+HWY_INLINE void stream_rows(const float* from, int64_t rows, int64_t width, float* to,
+                            int64_t to_stride) {
+  const F32 d;
+  for (int64_t t = 0; t < rows; ++t, from += width, to += to_stride) {
+    for (int64_t i = 0; i < width; i += kLanes) hn::Stream(hn::LoadU(d, from + i), d, to + i);
+  }
 }
 
 HWY_INLINE void zero(float* to, int64_t size) { std::fill(to, to + size, 0.0f); }

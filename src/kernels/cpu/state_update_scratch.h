@@ -57,6 +57,22 @@ inline int64_t full_chunk_tokens(const StateUpdateProblem& problem) {
   return chunk_tokens(problem, std::clamp<int64_t>(kFloats / per_token / 8 * 8, 8, 128));
 }
 
+/// Whether rows that a call writes should bypass the caches. Threads that work on neighbouring heads
+/// write neighbouring parts of a row, and caches that fetch whole neighbourhoods before a write then
+/// take lines from each other (two cores without a common cache: 15 % of the time). Only what is too
+/// large to be found in a cache afterwards, and whole vectors of any target (64 bytes).
+inline bool bypasses_caches(const StateUpdateProblem& problem, const Heads<float>& to,
+                            int64_t width) {
+  constexpr int64_t kFloats = int64_t{1} << 21;
+  constexpr int64_t kLine = static_cast<int64_t>(kAlignment / sizeof(float));
+  int64_t rows = 0;
+  for (int64_t i = 0; i < problem.sequences.count; ++i) rows += problem.sequences.length[i];
+  const bool shared = problem.pool != nullptr && problem.pool->num_threads() > 1;
+  const auto address = reinterpret_cast<uintptr_t>(to.data);
+  return shared && rows * problem.num_heads * width >= kFloats && address % kAlignment == 0 &&
+         to.row_stride % kLine == 0 && to.head_stride % kLine == 0 && width % kLine == 0;
+}
+
 /// Heads of one sequence that take turns chunk by chunk, so that memory is read in long runs: the
 /// rows of one head alone lie far apart. As many as keep their states, `floats_per_head` each, in
 /// the second-level cache.
