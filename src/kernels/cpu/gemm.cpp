@@ -208,12 +208,8 @@ PackedPanels pack_panels(const float* weight, const float* bias, int64_t out_dim
 void multiply_panels(const PanelProduct& product, ThreadPool* pool) noexcept {
   if (product.rows <= 0 || product.panels->out_dim <= 0) return;
   const PackedPanels& panels = *product.panels;
-  // Waking the workers costs about as much as this many multiply-adds.
-  constexpr double kMinParallelWork = 2e6;
-  const double work = static_cast<double>(product.rows) * static_cast<double>(panels.out_dim) *
-                      static_cast<double>(panels.in_dim);
   const int threads = pool == nullptr ? 1 : pool->num_threads();
-  if (threads == 1 || work < kMinParallelWork) {
+  if (threads == 1 || !worth_sharing(product.rows, panels.weights.size_bytes())) {
     HWY_DYNAMIC_DISPATCH(multiply_range)(product, 0, product.rows, 0, panels.num_panels);
     return;
   }

@@ -70,6 +70,16 @@ class UpcomingPieces {
 /// Bytes of upcoming memory that a tile asks for: a line for each input.
 inline int64_t upcoming_bytes(int64_t depth) { return 64 * depth; }
 
+/// Whether a product is worth sharing among threads. Below five rows or so it takes the time of
+/// reading its weights, beyond that more for each row, about alike in every format; waking threads
+/// and waiting for them costs the time of a hundred KiB, and far more where a CPU is busy otherwise.
+inline bool worth_sharing(int64_t rows, int64_t weight_bytes) {
+  constexpr double kFreeRows = 5;
+  constexpr double kMinBytes = 640 << 10;
+  const double passes = std::max(1.0, static_cast<double>(rows) / kFreeRows);
+  return passes * static_cast<double>(weight_bytes) >= kMinBytes;
+}
+
 using PanelProduct = ProductWith<PackedPanels>;
 
 void multiply_panels(const PanelProduct& product, ThreadPool* pool) noexcept;

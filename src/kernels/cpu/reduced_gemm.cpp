@@ -244,12 +244,8 @@ void multiply_reduced(const ReducedKernels& kernels, const ReducedProduct& produ
                       ThreadPool* pool) noexcept {
   const ReducedPanels& panels = *product.panels;
   if (product.rows <= 0 || panels.out_dim <= 0) return;
-  // Waking the workers costs about as much as this many multiply-adds.
-  constexpr double kMinParallelWork = 6e6;
-  const double work = static_cast<double>(product.rows) * static_cast<double>(panels.out_dim) *
-                      static_cast<double>(panels.in_dim);
   const int threads = pool == nullptr ? 1 : pool->num_threads();
-  if (threads == 1 || work < kMinParallelWork) {
+  if (threads == 1 || !worth_sharing(product.rows, panels.weights.size_bytes())) {
     multiply_range(kernels, product, 0, product.rows, 0, panels.num_panels);
     return;
   }

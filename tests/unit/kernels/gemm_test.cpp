@@ -164,21 +164,25 @@ TEST(Gemm, UpcomingPiecesCoverEveryBlockAndNothingElse) {
 }
 
 TEST(Gemm, BitsDoNotDependOnThreads) {
-  const int64_t in_dim = 200;
-  const int64_t out_dim = 330;
+  const int64_t in_dim = 1001, out_dim = 700;
   const std::vector<float> weight = dense(out_dim, in_dim, 5);
-  const PackedMatrix matrix = PackedMatrix::pack(weight.data(), nullptr, out_dim, in_dim);
-  for (int64_t rows : {1, 40, 300}) {
-    const TestRows x = TestRows::uniform(rows, in_dim, 7);
-    TestRows serial(rows, out_dim);
-    matrix.multiply(rows, x.data(), x.stride(), serial.data(), serial.stride(), Activation::kSilu,
-                    false, nullptr);
-    for (int threads : {1, 2, 3}) {
-      ThreadPool pool(threads);
-      TestRows out(rows, out_dim);
-      matrix.multiply(rows, x.data(), x.stride(), out.data(), out.stride(), Activation::kSilu,
-                      false, &pool);
-      for (int64_t r = 0; r < rows; ++r) ASSERT_TRUE(out.same_bits(r, serial, r)) << threads;
+  for (const WeightFormat format : {WeightFormat::kF32, WeightFormat::kBF16, WeightFormat::kInt8}) {
+    const PackedMatrix matrix =
+        PackedMatrix::pack(weight.data(), nullptr, out_dim, in_dim, {.format = format});
+    // Otherwise no thread would take part.
+    ASSERT_TRUE(worth_sharing(1, matrix.size_bytes()));
+    for (const int64_t rows : {1, 3, 40, 300}) {
+      const TestRows x = TestRows::uniform(rows, in_dim, 7);
+      TestRows serial(rows, out_dim);
+      matrix.multiply(rows, x.data(), x.stride(), serial.data(), serial.stride(), Activation::kSilu,
+                      false, nullptr);
+      for (const int threads : {1, 2, 3}) {
+        ThreadPool pool(threads);
+        TestRows out(rows, out_dim);
+        matrix.multiply(rows, x.data(), x.stride(), out.data(), out.stride(), Activation::kSilu,
+                        false, &pool);
+        for (int64_t r = 0; r < rows; ++r) ASSERT_TRUE(out.same_bits(r, serial, r)) << threads;
+      }
     }
   }
 }
