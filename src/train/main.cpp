@@ -215,7 +215,7 @@ int main(int argc, char** argv) {
   start_with_settings(argv);
   // Torch allocates every activation afresh; keeping the pages saves the faults on each of them.
   mallopt(M_MMAP_THRESHOLD, 1 << 30);
-  mallopt(M_TRIM_THRESHOLD, 1 << 30);
+  mallopt(M_TRIM_THRESHOLD, -1);  // never
 
   Arguments arguments;
   arguments.options.stop = &stop_signal;
