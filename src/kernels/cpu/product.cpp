@@ -197,9 +197,23 @@ void add_tile(int64_t rows, int64_t columns, const float* sums, float* out, int6
 
 /// sums[c] += Σ rows of x, one chain per column.
 void add_column_sums(int64_t rows, int64_t columns, const float* x, int64_t stride, float* sums) {
-  for (int64_t c = 0; c < columns; c += kLanes) {
+  const F32 d;
+  int64_t c = 0;
+  for (; c + 4 * kLanes <= columns; c += 4 * kLanes) {
+    VecF32 sum[4] = {hn::Zero(d), hn::Zero(d), hn::Zero(d), hn::Zero(d)};
+    for (int64_t r = 0; r < rows; ++r) {
+      const float* row = x + r * stride + c;
+      TARN_UNROLL
+      for (int i = 0; i < 4; ++i) sum[i] = hn::Add(sum[i], hn::LoadU(d, row + i * kLanes));
+    }
+    for (int i = 0; i < 4; ++i) {
+      float* to = sums + c + i * kLanes;
+      hn::StoreU(hn::Add(hn::LoadU(d, to), sum[i]), d, to);
+    }
+  }
+  for (; c < columns; c += kLanes) {
     const Tail tail(std::min(kLanes, columns - c));
-    VecF32 sum = hn::Zero(F32());
+    VecF32 sum = hn::Zero(d);
     for (int64_t r = 0; r < rows; ++r) sum = hn::Add(sum, load_partial(x + r * stride + c, tail));
     store_partial(hn::Add(load_partial(sums + c, tail), sum), sums + c, tail);
   }
@@ -339,6 +353,15 @@ void prefetch_tile(const RowProduct& product, int64_t row, int64_t rows, int64_t
   }
 }
 
+/// Piece `piece` of `pieces` of a block of rows, to the second-level cache.
+void prefetch_piece(const float* x, int64_t stride, int64_t rows, int64_t columns, int64_t piece,
+                    int64_t pieces) {
+  const int64_t end = rows * (piece + 1) / pieces;
+  for (int64_t r = rows * piece / pieces; r < end; ++r) {
+    for (int64_t c = 0; c < columns; c += 16) __builtin_prefetch(x + r * stride + c, 0, 2);
+  }
+}
+
 /// Rows [m_begin, m_end) of the gradient from rows [first, first + depth) of dy and x.
 void add_gradient_block(const WeightGradient& g, int64_t first, int64_t depth, int64_t m_begin,
                         int64_t m_end, Arena& arena) {
@@ -356,22 +379,26 @@ void add_gradient_block(const WeightGradient& g, int64_t first, int64_t depth, i
       const int64_t size = std::min(kLeftColumns, m_end - m);
       const int64_t tiles = (size + kProductRows - 1) / kProductRows;
       pack_plain(g.format, dy + m, g.dy_stride, depth, size, kLeftColumns, a);
+      if (n == 0 && g.dbias != nullptr) {  // while the block is in cache
+        HWY_DYNAMIC_DISPATCH(add_column_sums)(depth, size, dy + m, g.dy_stride, g.dbias + m);
+      }
+      const int64_t next = m + kLeftColumns;
+      const int64_t next_size = std::max<int64_t>(0, std::min(kLeftColumns, m_end - next));
       for (int64_t c = 0; c < columns; c += kColumns) {
         for (int64_t t = 0; t < tiles; ++t) {
+          prefetch_piece(dy + next, g.dy_stride, depth, next_size, c / kColumns * tiles + t,
+                         (columns + kColumns - 1) / kColumns * tiles);
           // Even heights: a tile of few rows waits for its own sums.
           const int64_t r = size * t / tiles;
           const int64_t rows = size * (t + 1) / tiles - r;
+          float* target = g.dweight + (m + r) * g.in_dim + n + c;
+          prefetch(target, g.in_dim, rows);
           tile(g.format, rows, units, a + r, 1, kLeftColumns, b.units + c * units, sums);
           HWY_DYNAMIC_DISPATCH(add_tile)
-          (rows, std::min(kColumns, columns - c), sums, g.dweight + (m + r) * g.in_dim + n + c,
-           g.in_dim);
+          (rows, std::min(kColumns, columns - c), sums, target, g.in_dim);
         }
       }
     }
-  }
-  if (g.dbias != nullptr) {
-    HWY_DYNAMIC_DISPATCH(add_column_sums)
-    (depth, m_end - m_begin, dy + m_begin, g.dy_stride, g.dbias + m_begin);
   }
 }
 
