@@ -30,7 +30,7 @@ struct TrainResult {
 /// Trains the config's model and writes out_directory: config.json and model.safetensors (a model
 /// folder, refreshed at every checkpoint), training.json (the whole config), log.jsonl and
 /// checkpoint/state.safetensors. With `resume` it continues the checkpoint there, bit for bit as
-/// if it had never stopped (same thread count, same build), or starts when there is none; without,
+/// if it had never stopped (same build, any number of threads), or starts when there is none; without,
 /// a folder that already holds a checkpoint is refused. An update whose loss or gradient is not
 /// finite is skipped; ten in a row are an error.
 Result<TrainResult> train(const TrainConfig& config, const TrainOptions& options, ThreadPool* pool);

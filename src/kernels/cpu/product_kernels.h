@@ -2,6 +2,8 @@
 
 #include <cstdint>
 
+#include "kernels/product.h"
+
 namespace tarn::kernels {
 
 inline constexpr int kProductRows = 12;         ///< most rows of a tile
@@ -20,6 +22,21 @@ struct Bf16ProductKernels {
   void (*round_pairs)(int64_t rows, int64_t count, const float* x, int64_t stride, uint32_t* to,
                       int64_t width);
 };
+
+/// The same with units of one f32 each.
+void f32_product_tile(int64_t rows, int64_t depth, const float* a, int64_t row_stride,
+                      int64_t unit_stride, const float* b, float* sums);
+/// Rows of `count` values, `stride` apart, to rows of `width`, zeros beyond.
+void copy_rows(int64_t rows, int64_t count, const float* x, int64_t stride, float* to,
+               int64_t width);
+/// A tile's sums to rows [row, row + rows) and columns [column, column + columns) of the product:
+/// bias, addend, relu, gate. `sums` [rows, 32] is scratch afterwards.
+void finish_tile(const RowProduct& product, int64_t row, int64_t rows, int64_t column,
+                 int64_t columns, float* sums);
+/// out[r, c] += sums[r, c], rows of 32 to rows `stride` apart.
+void add_tile(int64_t rows, int64_t columns, const float* sums, float* out, int64_t stride);
+/// sums[c] += Σ rows of x, one chain per column.
+void add_column_sums(int64_t rows, int64_t columns, const float* x, int64_t stride, float* sums);
 
 /// Vector code that every CPU can run.
 const Bf16ProductKernels& generic_bf16_product_kernels();

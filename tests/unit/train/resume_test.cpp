@@ -30,6 +30,7 @@ class ResumeTest : public testing::TestWithParam<const char*> {
   }
   ~ResumeTest() override { fs::remove_all(folder_); }
 
+  void use_threads(int count) { pool_ = torch_thread_pool(count); }
   std::string out(const std::string& name) const { return (folder_ / name).string(); }
 
   Result<TrainResult> run(const std::string& name, const std::string& override, bool resume,
@@ -97,6 +98,17 @@ TEST_P(ResumeTest, SameSeedSameBits) {
   EXPECT_EQ(model_bytes("first"), model_bytes("second"));
   ASSERT_TRUE(run("other", "training.seed=4", false).ok());
   EXPECT_NE(model_bytes("first"), model_bytes("other"));
+}
+
+TEST_P(ResumeTest, SameBitsForAnyNumberOfThreads) {
+  for (const std::string precision : {"f32", "bf16"}) {
+    const std::string key = "training.precision=" + precision;
+    use_threads(1);
+    ASSERT_TRUE(run("one_" + precision, key, false).ok());
+    use_threads(3);
+    ASSERT_TRUE(run("three_" + precision, key, false).ok());
+    EXPECT_EQ(model_bytes("one_" + precision), model_bytes("three_" + precision));
+  }
 }
 
 TEST_P(ResumeTest, ContinuesBitForBitAfterStops) {
