@@ -21,9 +21,7 @@ struct Bf16Rows {
     }
   }
   Heads<uint16_t> view() { return {data.data() + 3, row_stride, head_stride}; }
-  float at(int64_t row, int64_t head, int64_t c) {
-    return bf16_to_f32(view().at(row, head)[c]);
-  }
+  float at(int64_t row, int64_t head, int64_t c) { return bf16_to_f32(view().at(row, head)[c]); }
   int64_t row_stride, head_stride;
   std::vector<uint16_t> data;
 };
@@ -31,7 +29,13 @@ struct Bf16Rows {
 /// One call on bf16 rows, or one for each piece of `piece` tokens.
 struct Bf16Run {
   explicit Bf16Run(const Case& c, ThreadPool* pool = nullptr, int64_t piece = 0)
-      : t(c), q(t.q), k(t.k), v(t.v), before_s(t.s), before_z(t.z), empty(t.q.rows, t.q.heads, t.v.dim),
+      : t(c),
+        q(t.q),
+        k(t.k),
+        v(t.v),
+        before_s(t.s),
+        before_z(t.z),
+        empty(t.q.rows, t.q.heads, t.v.dim),
         out(empty) {
     t.problem.pool = pool;
     denominator.assign(static_cast<size_t>(t.q.rows * t.q.heads), std::nanf(""));
