@@ -118,6 +118,8 @@ Status long_run(const Options& options, Context& context) {
     json.set("state_bytes", result.state_bytes);
     json.set("resident_growth_bytes", result.resident_growth_bytes);
     json.set("seconds", result.seconds);
+    json.set("us_per_token_first", result.us_per_token_first);
+    json.set("us_per_token_last", result.us_per_token_last);
     json.set("passed", good);
     if (!good) {
       fail(fmt::format("the long run drifts by {:.2e} and its memory grows by {}, wanted at most "
@@ -130,10 +132,10 @@ Status long_run(const Options& options, Context& context) {
     context.console.line(json);
     context.console.text(fmt::format(
         "{}: {} steps against double precision: relative error {:.2e} (worst 1,000 tokens {:.2e}), "
-        "state {}, memory growth {}: {}",
+        "state {}, memory growth {}, {:.3f} us a step in the first tenth, {:.3f} in the last: {}",
         mixer->name, result.tokens, result.norm_error, result.max_window_error,
         bytes_text(result.state_bytes), bytes_text(result.resident_growth_bytes),
-        good ? "passed" : "FAILED"));
+        result.us_per_token_first, result.us_per_token_last, good ? "passed" : "FAILED"));
   }
   return {};
 }

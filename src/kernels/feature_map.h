@@ -18,6 +18,10 @@ struct FeatureMap {
   void (*backward)(const FeatureMap& map, int64_t rows, const float* x, int64_t x_stride,
                    const float* phi, const float* dphi, float* dx,
                    int64_t dx_stride) noexcept = nullptr;
+  /// φ of rows in bf16 (their bits), rounded to it: phi [rows, feature_dim] dense. Null where the CPU
+  /// or the map has no such form; dimensions are multiples of 32.
+  void (*forward_bf16)(const FeatureMap& map, int64_t rows, const uint16_t* x, int64_t x_stride,
+                       uint16_t* phi) noexcept = nullptr;
   /// One row in double precision: the definition that the fast forms are tested against.
   void (*reference)(const FeatureMap& map, const double* x, double* phi) = nullptr;
 };

@@ -1,5 +1,6 @@
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <cmath>
@@ -146,6 +147,45 @@ ErrorSums squared_error(const std::vector<float>& out, const std::vector<double>
   return sums;
 }
 
+/// Time of the step form in windows of tokens, evenly picked ones of very long runs; its memory is
+/// all taken at the start.
+class StepTimes {
+ public:
+  explicit StepTimes(int64_t tokens) : apart_(1 + tokens / kWindow / kMost) {
+    windows_.reserve(static_cast<size_t>(std::min(tokens / kWindow + 1, kMost + 1)));
+  }
+  template <class Step>
+  void time(Step step) {
+    const auto start = std::chrono::steady_clock::now();
+    step();
+    sum_ += std::chrono::steady_clock::now() - start;
+    ++steps_;
+  }
+  void end_window() {
+    if (ended_++ % apart_ == 0) {
+      windows_.push_back(1e6 * sum_.count() / static_cast<double>(steps_));
+    }
+    sum_ = {};
+    steps_ = 0;
+  }
+  double first_tenth() const { return median({windows_.begin(), windows_.begin() + tenth()}); }
+  double last_tenth() const { return median({windows_.end() - tenth(), windows_.end()}); }
+
+ private:
+  int64_t tenth() const { return (static_cast<int64_t>(windows_.size()) + 9) / 10; }
+  static double median(std::vector<double> values) {
+    std::ranges::nth_element(values, values.begin() + static_cast<int64_t>(values.size()) / 2);
+    return values[values.size() / 2];
+  }
+
+  static constexpr int64_t kMost = 1 << 16;
+  int64_t apart_;
+  int64_t ended_ = 0;
+  std::vector<double> windows_;
+  std::chrono::duration<double> sum_{};
+  int64_t steps_ = 0;
+};
+
 Status check_options(const mixers::MixerDef& mixer, const LongRunOptions& options) {
   if (mixer.step == nullptr) {
     return Error{ErrorCode::kUnsupported, "this mixer has no step form", mixer.name};
@@ -187,6 +227,7 @@ Result<LongRunResult> long_run_check(const mixers::MixerDef& mixer, const LongRu
   const auto start = std::chrono::steady_clock::now();
   ErrorSums total;
   ErrorSums window;
+  StepTimes times(options.tokens);
   int64_t resident_before = -1;
   for (int64_t done = 1; done <= options.tokens; ++done) {
     if (options.cancel != nullptr && options.cancel->load(std::memory_order_relaxed)) {
@@ -199,11 +240,12 @@ Result<LongRunResult> long_run_check(const mixers::MixerDef& mixer, const LongRu
         exact.inputs()[next] = fast.inputs()[next];
       }
     }
-    fast.step(mixer.step);
+    times.time([&] { fast.step(mixer.step); });
     exact.step(mixer.recurrent);
     window.add(squared_error(fast.out(), exact.out()));
     if (done % kWindow != 0 && done != options.tokens) continue;
 
+    times.end_window();
     total.add(window);
     result.last_window_error = window.ratio();
     if (result.last_window_error > result.max_window_error ||
@@ -219,6 +261,8 @@ Result<LongRunResult> long_run_check(const mixers::MixerDef& mixer, const LongRu
   }
   result.tokens = options.tokens;
   result.norm_error = total.ratio();
+  result.us_per_token_first = times.first_tenth();
+  result.us_per_token_last = times.last_tenth();
   result.state_bytes = fast.state_bytes();
   result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return result;

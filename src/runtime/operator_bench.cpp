@@ -152,7 +152,8 @@ OperatorBenchResult bench_sequences(const mixers::MixerDef& mixer,
   args.forward.arena = &arena;
   if (gradient) args.dout = gradient->args().out;
   args.dinputs = dinputs;
-  auto run_forward = [&] { mixer.chunk(args.forward); };
+  const auto whole = whole_form(mixer, config);
+  auto run_forward = [&] { whole(args.forward); };
   auto run_backward = [&] { mixer.backward(args); };
   run_forward();
   if (with_backward) run_backward();
@@ -177,6 +178,16 @@ bool has_form(const mixers::MixerDef& mixer, const OperatorBenchOptions& options
   return mixer.chunk != nullptr && mixer.backward != nullptr;
 }
 
+Status check_form(const mixers::MixerDef& mixer, const mixers::MixerConfig& config,
+                  const OperatorBenchOptions& options) {
+  if (!has_form(mixer, options)) {
+    return Error{ErrorCode::kUnsupported, "the mixer has no such form", mixer.name};
+  }
+  const bool whole = options.pass != OperatorPass::kStep && options.dtype == DType::kF32;
+  if (whole || !mixer.state_specs(config).empty()) return {};
+  return Error{ErrorCode::kUnsupported, "a config that is not causal has no such form", mixer.name};
+}
+
 Result<OperatorBenchResult> bench_operator(const mixers::MixerDef& mixer,
                                            const OperatorBenchOptions& options, ThreadPool* pool) {
   TARN_ASSIGN(const Json json, parse_json(options.config, mixer.name));
@@ -185,9 +196,7 @@ Result<OperatorBenchResult> bench_operator(const mixers::MixerDef& mixer,
   const bool step = options.pass == OperatorPass::kStep;
   const bool backward =
       options.pass == OperatorPass::kBackward || options.pass == OperatorPass::kForwardBackward;
-  if (!has_form(mixer, options)) {
-    return Error{ErrorCode::kUnsupported, "the mixer has no such form", mixer.name};
-  }
+  TARN_RETURN_IF_ERROR(check_form(mixer, *config, options));
   int64_t state_bytes = 0;
   for (const mixers::StateSpec& spec : mixer.state_specs(*config)) {
     const int64_t elements = checked_product(std::span<const int64_t>(spec.shape)).value_or(0);

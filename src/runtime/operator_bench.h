@@ -59,6 +59,10 @@ Result<std::string> operator_config(const mixers::MixerDef& mixer, int64_t num_h
 
 /// Whether the mixer has the form and type that the options ask for.
 bool has_form(const mixers::MixerDef& mixer, const OperatorBenchOptions& options);
+/// The same as an error, which also looks at the config: without causality there is neither a state
+/// nor a form for bf16.
+Status check_form(const mixers::MixerDef& mixer, const mixers::MixerConfig& config,
+                  const OperatorBenchOptions& options);
 
 /// Runs a pass on a small, awkward shape and compares it with the double-precision token loop: the
 /// output (relative 2-norm; bf16 within its own rounding), or for the gradient a directional

@@ -83,7 +83,7 @@ Result<double> check_output(const Operator& op, const OperatorBenchOptions& opti
   if (options.pass == OperatorPass::kStep) {
     run_steps(op, call);
   } else {
-    op.mixer.chunk(call.args());
+    whole_form(op.mixer, *op.config)(call.args());
   }
   std::vector<double> difference = reference_output(op, options.seed, 0, {});
   const double size = norm(difference);
@@ -125,7 +125,7 @@ Result<double> check_gradient(const Operator& op, const OperatorBenchOptions& op
   call.args().pool = pool;
   std::vector<float> saved(static_cast<size_t>(call.rows() * op.shape.saved_per_row), NAN);
   call.args().saved = saved.data();
-  op.mixer.chunk(call.args());
+  whole_form(op.mixer, *op.config)(call.args());
 
   Buffer<float> dout(call.out().size());
   fill_random(dout.span(), mixers::OpInput::Range::kNormal, options.seed + 1, 0);
@@ -185,9 +185,7 @@ Result<double> check_operator(const mixers::MixerDef& mixer, const OperatorBench
   const Operator op{mixer, config, mixer.op_shape(*config)};
   const bool backward =
       options.pass == OperatorPass::kBackward || options.pass == OperatorPass::kForwardBackward;
-  if (!has_form(mixer, options)) {
-    return Error{ErrorCode::kUnsupported, "the mixer has no such form", mixer.name};
-  }
+  TARN_RETURN_IF_ERROR(check_form(mixer, *config, options));
   TARN_ASSIGN(double ratio, options.dtype == DType::kBF16 ? check_bf16(op, options, pool)
                                                           : check_output(op, options, pool));
   if (backward) {

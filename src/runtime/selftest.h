@@ -66,6 +66,8 @@ struct LongRunResult {
   /// largest seen at the end of a window. −1 where the system does not say.
   int64_t resident_growth_bytes = 0;
   double seconds = 0;
+  /// Of the step form alone: medians over the windows of the first and of the last tenth of the run.
+  double us_per_token_first = 0, us_per_token_last = 0;
 };
 
 /// Runs the step form (f32) of one operator next to its double-precision reference, token by token,

@@ -14,7 +14,7 @@ import sys
 import arch
 
 NAME = "copied_from_the_template"
-FOLDERS = ("cmake", "scripts", "src", "tests")
+FOLDERS = ("cmake", "configs", "scripts", "src", "tests")
 # Enough of these must run for the new mechanism, or the suite has lost sight of it.
 WANTED_TESTS = 20
 

@@ -81,6 +81,14 @@ def attention_bf16(suite):
                  and 2 * narrow["tensor_bytes"] == wide["tensor_bytes"], f"bf16 rows: {narrow}")
 
 
+def attention_not_causal(suite):
+    full = '{"num_heads": 2, "key_dim": 16, "causal": false}'
+    for line in lines(suite, "bench attention, not causal", "bench", "attention", "--n", "40",
+                      "--mixer", "linear_attention", "--form", "forward,forward_backward",
+                      "--config", full, "--repeats", "1"):
+        suite.expect(line["config"] == full and line["check_error_over_tolerance"] < 1, f"{line}")
+
+
 def generation(suite):
     result = suite.run("bench", "generate", "--preset", "mnist-paper", "--batch", "1,2", "--length",
                        "3", "--positions", "2", "--repeats", "2", "--weights", "int8,f32",
@@ -188,6 +196,10 @@ def bad_flags(suite):
                  "backward", says=["backward", "bf16"])
     suite.refuse("attention bf16 softmax", "bench", "attention", "--dtype", "bf16", "--form",
                  "forward", "--mixer", "softmax_attention", says=["softmax_attention", "bf16"])
+    full = '{"num_heads": 2, "key_dim": 32, "causal": false}'
+    for name, *flags in (("step", "--form", "step"), ("bf16", "--form", "forward", "--dtype", "bf16")):
+        suite.refuse(f"attention not causal, {name}", "bench", "attention", "--mixer",
+                     "linear_attention", "--config", full, *flags, says=["not causal"])
     suite.refuse("attention n", "bench", "attention", "--n", "0", says=["wanted"])
     suite.refuse("roof kind", "bench", "roof", "--kind", "l4_read", says=["l4_read", "l1_read"])
 
@@ -197,6 +209,7 @@ def main():
     roof(suite)
     attention(suite)
     attention_bf16(suite)
+    attention_not_causal(suite)
     generation(suite)
     compare(suite)
     report(suite)

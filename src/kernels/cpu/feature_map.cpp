@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "kernels/cpu/simd_targets.h"
+#include "kernels/cpu/state_update_bf16.h"
 #include "kernels/reference/feature_map.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -37,9 +38,9 @@ struct EluPlusOne {
   // The exponential sees min(x, 0) only, so it cannot overflow.
   static HWY_INLINE VecF32 phi(VecF32 x) {
     const F32 d;
-    const auto positive = hn::Gt(x, hn::Zero(d));
     const VecF32 below = exp_nonpositive(hn::Min(hn::Zero(d), x));
-    return hn::IfThenElse(positive, hn::Add(x, hn::Set(d, 1.0f)), below);
+    // What Min makes of a NaN differs between targets; here a NaN takes x + 1.
+    return hn::IfThenElse(hn::Le(x, hn::Zero(d)), below, hn::Add(x, hn::Set(d, 1.0f)));
   }
   static HWY_INLINE VecF32 dx(VecF32 x, VecF32 phi, VecF32 dphi) {
     const F32 d;
@@ -244,7 +245,7 @@ HWY_EXPORT(favor_backward);
 }  // namespace
 
 // Dispatch happens here, once per block of rows.
-#define TARN_ELEMENTWISE_MAP(name)                                                               \
+#define TARN_ELEMENTWISE_MAP(name, bf16_form)                                                    \
   FeatureMap name##_map(int64_t dim) {                                                           \
     return {.input_dim = dim,                                                                    \
             .feature_dim = dim,                                                                  \
@@ -259,13 +260,14 @@ HWY_EXPORT(favor_backward);
                   HWY_DYNAMIC_DISPATCH(name##_backward)                                          \
                   (rows, map.input_dim, x, x_stride, phi, dphi, dx, dx_stride);                  \
                 },                                                                               \
+            .forward_bf16 = bf16_form,                                                           \
             .reference = reference::name};                                                       \
   }
 
-TARN_ELEMENTWISE_MAP(identity)
-TARN_ELEMENTWISE_MAP(elu_plus_one)
-TARN_ELEMENTWISE_MAP(relu)
-TARN_ELEMENTWISE_MAP(squared_relu)
+TARN_ELEMENTWISE_MAP(identity, nullptr)
+TARN_ELEMENTWISE_MAP(elu_plus_one, avx512_bf16_elu_plus_one())
+TARN_ELEMENTWISE_MAP(relu, nullptr)
+TARN_ELEMENTWISE_MAP(squared_relu, nullptr)
 
 #undef TARN_ELEMENTWISE_MAP
 

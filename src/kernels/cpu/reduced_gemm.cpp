@@ -174,7 +174,7 @@ void multiply_range(const ReducedKernels& kernels, const ReducedProduct& product
   const ReducedPanels& panels = *product.panels;
   const int64_t row_bytes = std::max<int64_t>(1, panels.depth * panels.element_bytes());
   UpcomingPieces upcoming(product.upcoming, upcoming_bytes(panels.depth));
-  const int64_t pieces_ahead = 2 / panels.element_bytes();  // panels in upcoming_bytes
+  const int64_t panels_ahead = 2 / panels.element_bytes();  // that upcoming_bytes cover
   const int64_t pass = std::max<int64_t>(kReducedTileRows, (int64_t{1} << 17) / row_bytes);
   for (int64_t first = row_begin; first < row_end; first += pass) {
     ArenaScope scope(arena);
@@ -187,14 +187,15 @@ void multiply_range(const ReducedKernels& kernels, const ReducedProduct& product
     for (int64_t panel = panel_begin; panel < panel_end; panel += wide) {
       const int64_t count = std::min(wide, panel_end - panel);
       // The weights that come next, while the first rows use these. Not beyond the last panel.
-      const int64_t ahead = std::min(panel + 1, panels.num_panels - pieces_ahead);
-      const uint8_t* next = panels.weights.data() + ahead * panels.panel_bytes();
+      const int64_t next = std::min(panel + 1, panels.num_panels - panels_ahead);
       for (int64_t block = 0; block < blocks; ++block) {
         const int64_t begin = rows.count * block / blocks;
         const int64_t end = rows.count * (block + 1) / blocks;
         const char* ask = upcoming.next();
-        if (ask == nullptr && block == 0 && ahead > panel)
-          ask = reinterpret_cast<const char*>(next);
+        if (ask == nullptr && block == 0 && next > panel) {
+          const uint8_t* weights = panels.weights.data() + next * panels.panel_bytes();
+          ask = reinterpret_cast<const char*>(weights);
+        }
         multiply_block(kernels, product, rows, begin, end - begin, panel, count, ask);
       }
     }

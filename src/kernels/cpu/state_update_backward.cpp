@@ -80,6 +80,7 @@ struct BackwardScratch {
   static BackwardScratch alone(const BackwardCall& call, float* memory) {
     return {call, call.chunk, call.group, memory};
   }
+  /// Of each thread that shares a head.
   static BackwardScratch shared(const BackwardCall& call, float* memory) {
     return {call, kSharedChunk, 1, memory};
   }
@@ -341,35 +342,60 @@ void causal_backward_items(const BackwardCall& call, int64_t begin, int64_t end,
   if (call.stream) hwy::FlushStream();
 }
 
-/// One head by all threads: rows are split among them, then the columns of each state.
+/// One head by all threads, each with columns of every state of its own. Every thread prepares all
+/// rows, which costs less than fetching what another core has written; only dφ changes hands.
 void causal_backward_shared(const BackwardCall& call, int64_t item, float* memory) {
-  const BackwardScratch scratch = BackwardScratch::shared(call, memory);
+  const int64_t threads = call.problem.pool->num_threads();
   const HeadGroup group = HeadGroup::at(call.problem, item, item + 1, 1);
-  const BackwardHead h{call, scratch, group.sequence, group.first, 0};
+  const BackwardScratch common = BackwardScratch::shared(call, memory);
+  const auto own = [&](int64_t thread) {
+    BackwardScratch scratch = BackwardScratch::shared(call, memory + thread * common.space.used());
+    scratch.dphi = common.dphi;
+    scratch.r = common.r;
+    scratch.prefix = common.prefix;
+    scratch.suffix = common.suffix;
+    return scratch;
+  };
+  const auto with_head = [&](int64_t thread, const auto& body) {
+    const BackwardScratch scratch = own(thread);
+    body(BackwardHead{call, scratch, group.sequence, group.first, 0});
+    if (call.stream) hwy::FlushStream();
+  };
   const Together together{call.problem.pool};
-  h.load_states();
-  for (int64_t chunk = 0; chunk < h.num_chunks(); ++chunk) {
-    const int64_t row = h.chunk_row(chunk);
-    const int64_t tokens = h.chunk_length(chunk);
-    together(tokens, [&](int64_t begin, int64_t end, int) { h.prepare(row, begin, end); });
-    scan_together(h.query_scan(), tokens, together);
-    together(tokens, [&](int64_t begin, int64_t end, int) {
-      h.write_dq(row, begin, end);
-      if (call.stream) hwy::FlushStream();
+  const BackwardHead whole{call, common, group.sequence, group.first, 0};
+  whole.load_states();
+  for (int64_t chunk = 0; chunk < whole.num_chunks(); ++chunk) {
+    const int64_t row = whole.chunk_row(chunk);
+    const int64_t tokens = whole.chunk_length(chunk);
+    together(threads, [&](int64_t thread, int64_t, int) {
+      with_head(thread, [&](const BackwardHead& h) {
+        h.prepare(row, 0, tokens);
+        scan_part(h.query_scan(), tokens, thread, threads);
+      });
+    });
+    together(threads, [&](int64_t thread, int64_t, int) {
+      with_head(thread, [&](const BackwardHead& h) {
+        h.write_dq(row, tokens * thread / threads, tokens * (thread + 1) / threads);
+      });
     });
   }
-  for (int64_t chunk = h.num_chunks() - 1; chunk >= 0; --chunk) {
-    const int64_t row = h.chunk_row(chunk);
-    const int64_t tokens = h.chunk_length(chunk);
-    together(tokens, [&](int64_t begin, int64_t end, int) { h.prepare(row, begin, end); });
-    scan_together(h.value_scan(row, tokens - 1), tokens, together);
-    scan_together(h.key_scan(tokens - 1), tokens, together);
-    together(tokens, [&](int64_t begin, int64_t end, int) {
-      h.write_dk(row, begin, end);
-      if (call.stream) hwy::FlushStream();
+  for (int64_t chunk = whole.num_chunks() - 1; chunk >= 0; --chunk) {
+    const int64_t row = whole.chunk_row(chunk);
+    const int64_t tokens = whole.chunk_length(chunk);
+    together(threads, [&](int64_t thread, int64_t, int) {
+      with_head(thread, [&](const BackwardHead& h) {
+        h.prepare(row, 0, tokens);
+        scan_part(h.value_scan(row, tokens - 1), tokens, thread, threads);
+        scan_part(h.key_scan(tokens - 1), tokens, thread, threads);
+      });
+    });
+    together(threads, [&](int64_t thread, int64_t, int) {
+      with_head(thread, [&](const BackwardHead& h) {
+        h.write_dk(row, tokens * thread / threads, tokens * (thread + 1) / threads);
+      });
     });
   }
-  h.store_initial_gradient();
+  whole.store_initial_gradient();
 }
 
 /// The totals of a chunk: columns [begin, end) of those that are F wide.
@@ -462,7 +488,10 @@ HWY_EXPORT(full_backward_shared);
 
 void run_backward(BackwardCall& call, Arena& arena) {
   call.scratch_size = BackwardScratch::alone(call, nullptr).space.used();
-  call.shared_scratch_size = BackwardScratch::shared(call, nullptr).space.used();
+  if (call.problem.pool != nullptr) {
+    call.shared_scratch_size =
+        call.problem.pool->num_threads() * BackwardScratch::shared(call, nullptr).space.used();
+  }
   for_each_head_or_shared(call.problem, call.problem.sequences.count * call.problem.num_heads, call,
                           arena);
 }

@@ -31,8 +31,9 @@ struct BlockScratch {
     const int64_t features = call.problem.feature_map.feature_dim;
     const int64_t values = call.problem.value_dim;
     x = space.take(kBf16Tokens * call.problem.key_dim);
-    phi_q = space.take(kBf16Tokens * features);
-    phi_k = space.take(kBf16Tokens * features);
+    phi = space.take(kBf16Tokens * features);
+    phi_q = space.take(kBf16Tokens * features / 2);
+    phi_k = space.take(kBf16Tokens * features / 2);
     operands = space.take(bf16_scratch_size(features, values) / 2);
     s_pairs = space.take(call.group * features / 2 * values);
     s = space.take(call.group * features * values);
@@ -40,8 +41,9 @@ struct BlockScratch {
   }
   Scratch space;
   float* x;         // [block, K]
-  float* phi_q;     // [block, F]
-  float* phi_k;     // [block, F]
+  float* phi;       // [block, F]
+  float* phi_q;     // [block, F] in bf16
+  float* phi_k;     // [block, F] in bf16
   float* operands;  // of Bf16Block
   float* s_pairs;   // [group, F/2, V] words
   float* s;         // [group, F, V], when the caller keeps no state
@@ -71,12 +73,17 @@ struct LineList {
   int64_t count = 0;
 };
 
-/// φ of `rows` rows.
-void map_rows(const BlockCall& call, const Heads<const uint16_t>& from, int64_t row, int64_t rows,
-              int64_t head, float* x, float* phi) {
+/// φ of `rows` rows, in bf16.
+void map_rows(const BlockCall& call, const BlockScratch& scratch, const Heads<const uint16_t>& from,
+              int64_t row, int64_t rows, int64_t head, uint16_t* phi) {
   const FeatureMap& map = call.problem.feature_map;
-  call.kernels.widen(rows, map.input_dim, from.at(row, head), from.row_stride, x);
-  map.forward(map, rows, x, map.input_dim, phi);
+  if (map.forward_bf16 != nullptr) {
+    map.forward_bf16(map, rows, from.at(row, head), from.row_stride, phi);
+    return;
+  }
+  call.kernels.widen(rows, map.input_dim, from.at(row, head), from.row_stride, scratch.x);
+  map.forward(map, rows, scratch.x, map.input_dim, scratch.phi);
+  call.kernels.round(rows, map.feature_dim, scratch.phi, phi);
 }
 
 void BlockCall::items(int64_t begin, int64_t end, float* memory) const {
@@ -85,8 +92,8 @@ void BlockCall::items(int64_t begin, int64_t end, float* memory) const {
   const BlockScratch at(*this, memory);
   Bf16Block block{.features = F,
                   .values = V,
-                  .phi_q = at.phi_q,
-                  .phi_k = at.phi_k,
+                  .phi_q = reinterpret_cast<uint16_t*>(at.phi_q),
+                  .phi_k = reinterpret_cast<uint16_t*>(at.phi_k),
                   .v_stride = v.row_stride,
                   .eps = problem.eps,
                   .out_stride = out.row_stride,
@@ -113,8 +120,8 @@ void BlockCall::items(int64_t begin, int64_t end, float* memory) const {
       for (int64_t i = 0; i < turn.count; ++i) {
         const int64_t head = turn.first + i;
         select(i);
-        map_rows(*this, q, row, block.tokens, head, at.x, at.phi_q);
-        map_rows(*this, k, row, block.tokens, head, at.x, at.phi_k);
+        map_rows(*this, at, q, row, block.tokens, head, block.phi_q);
+        map_rows(*this, at, k, row, block.tokens, head, block.phi_k);
         block.v = v.at(row, head);
         block.out = out.at(row, head);
         block.denominator =

@@ -23,18 +23,16 @@ constexpr int64_t kT = kBf16Tokens;
 /// in one 32-bit word: what one lane of the dot product takes.
 struct Operands {
   explicit Operands(const Bf16Block& b)
-      : q(b.scratch),
-        k(q + kT * b.features),
-        k_pairs(reinterpret_cast<uint32_t*>(k + kT * b.features)),
+      : k_pairs(reinterpret_cast<uint32_t*>(b.scratch)),
         k_columns(k_pairs + kT / 2 * b.features),
         v_pairs(k_columns + kT / 2 * b.features),
-        weights(reinterpret_cast<uint16_t*>(v_pairs + kT / 2 * b.values)) {}
-  uint16_t* q;          // [T, F]
-  uint16_t* k;          // [T, F]
+        weights(reinterpret_cast<uint16_t*>(v_pairs + kT / 2 * b.values)),
+        z(weights + kT * kT) {}
   uint32_t* k_pairs;    // [T/2, F]: tokens 2i, 2i+1
   uint32_t* k_columns;  // [F/2, T]: features 2i, 2i+1 of every token
   uint32_t* v_pairs;    // [T/2, V]: tokens 2i, 2i+1
   uint16_t* weights;    // [T, T]: tril(Q·Kᵀ)
+  uint16_t* z;          // [F]: before the block
 };
 
 TARN_AVX512 inline __m512bh as_bf16(__m512i bits) { return reinterpret_cast<__m512bh>(bits); }
@@ -67,15 +65,42 @@ TARN_AVX512 void widen(int64_t rows, int64_t width, const uint16_t* x, int64_t s
   }
 }
 
-/// to [T, width] = x [tokens, width] in bf16, then zeros.
-TARN_AVX512 void round_rows(int64_t tokens, int64_t width, const float* x, uint16_t* to) {
-  for (int64_t i = 0; i < tokens * width; i += 32) {
+TARN_AVX512 void round_rows(int64_t rows, int64_t width, const float* x, uint16_t* to) {
+  for (int64_t i = 0; i < rows * width; i += 32) {
     const __m512bh rounded =
         _mm512_cvtne2ps_pbh(_mm512_loadu_ps(x + i + 16), _mm512_loadu_ps(x + i));
     _mm512_storeu_si512(to + i, as_bits(rounded));
   }
-  std::memset(to + tokens * width, 0,
-              sizeof(uint16_t) * static_cast<size_t>((kT - tokens) * width));
+}
+
+/// elu(x) + 1 with relative error 2⁻¹³: e^x = 2ⁿ·2^r, |r| ≤ 1/2, the cubic is a least-squares fit.
+TARN_AVX512 inline __m512 elu_plus_one(__m512 x) {
+  // Second operands of minima and maxima are kept when they are NaN; e^-200 is zero.
+  const __m512 below =
+      _mm512_max_ps(_mm512_set1_ps(-200.0f), _mm512_min_ps(_mm512_setzero_ps(), x));
+  const __m512 log2e = _mm512_set1_ps(1.44269504f);
+  const __m512 magic = _mm512_set1_ps(12582912.0f);  // 1.5·2²³: its sum is rounded to an integer
+  const __m512 n = _mm512_sub_ps(_mm512_fmadd_ps(below, log2e, magic), magic);
+  const __m512 r = _mm512_fmsub_ps(below, log2e, n);
+  __m512 power = _mm512_fmadd_ps(r, _mm512_set1_ps(0.05508877f), _mm512_set1_ps(0.24260466f));
+  power = _mm512_fmadd_ps(r, power, _mm512_set1_ps(0.6932763f));
+  power = _mm512_fmadd_ps(r, power, _mm512_set1_ps(0.9999289f));
+  const __mmask16 positive = _mm512_cmp_ps_mask(x, _mm512_setzero_ps(), _CMP_GT_OQ);
+  return _mm512_mask_add_ps(_mm512_scalef_ps(power, n), positive, x, _mm512_set1_ps(1.0f));
+}
+
+TARN_AVX512 void elu_plus_one_rows(const FeatureMap& map, int64_t rows, const uint16_t* x,
+                                   int64_t x_stride, uint16_t* phi) noexcept {
+  const __m512i order = interleave_order();
+  const __m512i upper = _mm512_set1_epi32(static_cast<int>(0xffff0000u));
+  for (int64_t row = 0; row < rows; ++row, x += x_stride, phi += map.input_dim) {
+    for (int64_t i = 0; i < map.input_dim; i += 32) {
+      const __m512i bits = _mm512_loadu_si512(x + i);
+      const __m512 even = elu_plus_one(_mm512_castsi512_ps(_mm512_slli_epi32(bits, 16)));
+      const __m512 odd = elu_plus_one(_mm512_castsi512_ps(_mm512_and_si512(bits, upper)));
+      _mm512_storeu_si512(phi + i, pairs_of(even, odd, order));
+    }
+  }
 }
 
 /// to [T/2, width] = rows 2i and 2i+1 of x as pairs; rows from `tokens` on count as zeros.
@@ -161,7 +186,7 @@ TARN_AVX512 inline void weigh(const Bf16Block& b, const Operands& at, int64_t fi
     for (int c = 0; c < kVectors; ++c) sum[r][c] = _mm512_setzero_ps();
   }
   add_products<8, kVectors>(b.features / 2,
-                            reinterpret_cast<const uint32_t*>(at.q + first * b.features),
+                            reinterpret_cast<const uint32_t*>(b.phi_q + first * b.features),
                             b.features / 2, 1, at.k_columns, kT, sum);
 #pragma GCC unroll 8
   for (int r = 0; r < 8; ++r) {
@@ -174,25 +199,28 @@ TARN_AVX512 inline void weigh(const Bf16Block& b, const Operands& at, int64_t fi
   }
 }
 
-/// 1 / (Q·z + Σ weights + ε) of every token, in f32 but for the weights' rounding.
+/// 1 / (Q·z + Σ weights + ε) of every token; then z += Σ K.
 TARN_AVX512 void divide(const Bf16Block& b, const Operands& at, float* inverse) {
   const __m512bh ones = as_bf16(_mm512_set1_epi16(0x3f80));
+  round_rows(1, b.features, b.z, at.z);
   for (int64_t t = 0; t < b.tokens; ++t) {
     __m512 sum = _mm512_dpbf16_ps(_mm512_setzero_ps(), load_pairs(at.weights + t * kT), ones);
-    const float* q = b.phi_q + t * b.features;
-    for (int64_t f = 0; f < b.features; f += 16) {
-      sum = _mm512_fmadd_ps(_mm512_loadu_ps(q + f), _mm512_loadu_ps(b.z + f), sum);
+    for (int64_t f = 0; f < b.features; f += 32) {
+      sum = _mm512_dpbf16_ps(sum, load_pairs(b.phi_q + t * b.features + f), load_pairs(at.z + f));
     }
     const float denominator = _mm512_reduce_add_ps(sum) + b.eps;
     inverse[t] = 1.0f / denominator;
     if (b.denominator != nullptr) b.denominator[t * b.denominator_stride] = denominator;
   }
-  for (int64_t f = 0; f < b.features; f += 16) {
-    __m512 sum = _mm512_loadu_ps(b.z + f);
-    for (int64_t t = 0; t < b.tokens; ++t) {
-      sum = _mm512_add_ps(sum, _mm512_loadu_ps(b.phi_k + t * b.features + f));
+  for (int64_t f = 0; f < b.features; f += 32) {
+    __m512 low = _mm512_loadu_ps(b.z + f);
+    __m512 high = _mm512_loadu_ps(b.z + f + 16);
+    for (int64_t i = 0; i < kT / 2; ++i) {
+      low = _mm512_dpbf16_ps(low, load_pairs(at.k_pairs + i * b.features + f), ones);
+      high = _mm512_dpbf16_ps(high, load_pairs(at.k_pairs + i * b.features + f + 16), ones);
     }
-    _mm512_storeu_ps(b.z + f, sum);
+    _mm512_storeu_ps(b.z + f, low);
+    _mm512_storeu_ps(b.z + f + 16, high);
   }
 }
 
@@ -207,7 +235,7 @@ TARN_AVX512 inline void answer(const Bf16Block& b, const Operands& at, int64_t f
     for (int c = 0; c < kVectors; ++c) sum[r][c] = _mm512_setzero_ps();
   }
   add_products<kRows, kVectors>(b.features / 2,
-                                reinterpret_cast<const uint32_t*>(at.q + first * b.features),
+                                reinterpret_cast<const uint32_t*>(b.phi_q + first * b.features),
                                 b.features / 2, 1, b.s_pairs + column, b.values, sum);
   add_products<kRows, kVectors>((first + kRows) / 2,
                                 reinterpret_cast<const uint32_t*>(at.weights + first * kT), kT / 2,
@@ -284,11 +312,12 @@ struct LinesAhead {
 
 TARN_AVX512 void run(const Bf16Block& b) {
   const Operands at(b);
-  round_rows(b.tokens, b.features, b.phi_q, at.q);
-  round_rows(b.tokens, b.features, b.phi_k, at.k);
-  pair_rows(kT, b.features, at.k, b.features, at.k_pairs);
+  const auto rest = static_cast<size_t>((kT - b.tokens) * b.features) * sizeof(uint16_t);
+  std::memset(b.phi_q + b.tokens * b.features, 0, rest);
+  std::memset(b.phi_k + b.tokens * b.features, 0, rest);
+  pair_rows(kT, b.features, b.phi_k, b.features, at.k_pairs);
   pair_rows(b.tokens, b.values, b.v, b.v_stride, at.v_pairs);
-  transpose_keys(b.features, at.k, at.k_columns);
+  transpose_keys(b.features, b.phi_k, at.k_columns);
   LinesAhead ahead(b);
   ahead.ask();
   weigh<1>(b, at, 0);
@@ -327,15 +356,17 @@ TARN_AVX512 void run(const Bf16Block& b) {
   }
 }
 
-constexpr Bf16BlockKernels kKernels = {round_state, run, widen};
+constexpr Bf16BlockKernels kKernels = {round_state, run, widen, round_rows};
+
+bool is_supported() {
+  return __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512bw") &&
+         __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
+}
 
 }  // namespace
 
-const Bf16BlockKernels* avx512_bf16_block_kernels() {
-  const bool here = __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512bw") &&
-                    __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
-  return here ? &kKernels : nullptr;
-}
+const Bf16BlockKernels* avx512_bf16_block_kernels() { return is_supported() ? &kKernels : nullptr; }
+Bf16Map avx512_bf16_elu_plus_one() { return is_supported() ? elu_plus_one_rows : nullptr; }
 
 }  // namespace tarn::kernels
 
@@ -343,6 +374,7 @@ const Bf16BlockKernels* avx512_bf16_block_kernels() {
 
 namespace tarn::kernels {
 const Bf16BlockKernels* avx512_bf16_block_kernels() { return nullptr; }
+Bf16Map avx512_bf16_elu_plus_one() { return nullptr; }
 }  // namespace tarn::kernels
 
 #endif

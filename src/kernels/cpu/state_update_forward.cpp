@@ -41,9 +41,8 @@ struct ForwardCall {
 };
 
 struct ForwardScratch {
-  /// For chunks of `chunk` tokens of `group` heads in turn, each worked on by `threads`.
-  ForwardScratch(const ForwardCall& call, int64_t chunk, int64_t group, int64_t threads,
-                 float* memory)
+  /// For chunks of `chunk` tokens of `group` heads in turn.
+  ForwardScratch(const ForwardCall& call, int64_t chunk, int64_t group, float* memory)
       : space(memory) {
     const int64_t features = call.problem.feature_map.feature_dim;
     phi_q = space.take(chunk * features);
@@ -51,15 +50,14 @@ struct ForwardScratch {
     inverse = space.take(chunk);
     s = space.take(group * features * call.problem.value_dim);
     z = space.take(group * features);
-    running = space.take(threads * features);
-    next_z = space.take(features);
+    running = space.take(features);
   }
   static ForwardScratch alone(const ForwardCall& call, float* memory) {
-    return {call, call.chunk, call.group, 1, memory};
+    return {call, call.chunk, call.group, memory};
   }
+  /// Of each thread that shares a head.
   static ForwardScratch shared(const ForwardCall& call, float* memory) {
-    return {call, kSharedChunk, 1,
-            call.problem.pool == nullptr ? 1 : call.problem.pool->num_threads(), memory};
+    return {call, kSharedChunk, 1, memory};
   }
   Scratch space;
   float* phi_q;    // [chunk, F]
@@ -67,8 +65,7 @@ struct ForwardScratch {
   float* inverse;  // [chunk]: 1 / denominator
   float* s;        // [group, F, V], when the caller keeps no state
   float* z;        // [group, F]
-  float* running;  // [threads, F]: each thread's z
-  float* next_z;   // [F]
+  float* running;  // [F]: a thread's own z
 };
 
 }  // namespace
@@ -119,17 +116,12 @@ struct ForwardChunk {
     }
   }
 
-  /// The same by several threads: each adds up z to its own tokens in the order of all.
-  HWY_INLINE void divide_shared(const Together& together) const {
+  /// The same for a part of the tokens, while `running` goes over all of them.
+  HWY_INLINE void divide_part(int64_t begin, int64_t end, float* running) const {
     const int64_t F = features();
-    together(tokens, [&](int64_t begin, int64_t end, int thread) {
-      float* running = scratch.running + thread * F;
-      copy(z, running, F);
-      for (int64_t t = 0; t < begin; ++t) add_row(scratch.phi_k + t * F, running, F);
-      divide(begin, end, running);
-      if (end == tokens) copy(running, scratch.next_z, F);
-    });
-    copy(scratch.next_z, z, F);
+    for (int64_t t = 0; t < begin; ++t) add_row(scratch.phi_k + t * F, running, F);
+    divide(begin, end, running);
+    for (int64_t t = end; t < tokens; ++t) add_row(scratch.phi_k + t * F, running, F);
   }
 
   HWY_INLINE Scan scan_of() const {
@@ -189,25 +181,44 @@ void causal_forward_items(const ForwardCall& call, int64_t begin, int64_t end, f
   if (call.stream) hwy::FlushStream();
 }
 
-/// One head by all threads: rows are split among them, then the columns of the state.
+/// One head by all threads, each with columns of the state of its own. Every thread maps all rows,
+/// which costs less than fetching what another core has written; they split the denominators.
 void causal_forward_shared(const ForwardCall& call, int64_t item, float* memory) {
   const StateUpdateProblem& problem = call.problem;
   const int64_t F = problem.feature_map.feature_dim;
   const int64_t V = problem.value_dim;
-  const ForwardScratch scratch = ForwardScratch::shared(call, memory);
+  const int64_t threads = problem.pool->num_threads();
   const HeadGroup group = HeadGroup::at(problem, item, item + 1, 1);
-  float* s = states_or_zeros(call.state.s, group, F * V, scratch.s);
-  float* z = states_or_zeros(call.state.z, group, F, scratch.z);
+  const ForwardScratch common = ForwardScratch::shared(call, memory);
+  float* s = states_or_zeros(call.state.s, group, F * V, common.s);
+  float* z = states_or_zeros(call.state.z, group, F, common.z);
+  const auto own = [&](int64_t thread) {
+    ForwardScratch scratch = ForwardScratch::shared(call, memory + thread * common.space.used());
+    scratch.inverse = common.inverse;
+    return scratch;
+  };
+  for (int64_t thread = 0; thread < threads; ++thread) copy(z, own(thread).running, F);
   const Together together{problem.pool};
   const int64_t first = problem.sequences.begin[group.sequence];
   const int64_t last = first + problem.sequences.length[group.sequence];
   for (int64_t row = first; row < last; row += kSharedChunk) {
     const int64_t tokens = std::min(kSharedChunk, last - row);
-    const ForwardChunk chunk{call, scratch, row, tokens, group.first, s, z};
-    together(tokens, [&](int64_t begin, int64_t end, int) { chunk.map_rows(begin, end); });
-    if (problem.normalise) chunk.divide_shared(together);
-    scan_together(chunk.scan_of(), tokens, together);
+    together(threads, [&](int64_t thread, int64_t, int) {
+      const ForwardScratch scratch = own(thread);
+      const ForwardChunk chunk{call, scratch, row, tokens, group.first, s, z};
+      chunk.map_rows(0, tokens);
+      if (!problem.normalise) return;
+      chunk.divide_part(tokens * thread / threads, tokens * (thread + 1) / threads,
+                        scratch.running);
+    });
+    together(threads, [&](int64_t thread, int64_t, int) {
+      const ForwardScratch scratch = own(thread);
+      const ForwardChunk chunk{call, scratch, row, tokens, group.first, s, z};
+      scan_part(chunk.scan_of(), tokens, thread, threads);
+      if (call.stream) hwy::FlushStream();
+    });
   }
+  if (problem.normalise) copy(common.running, z, F);
 }
 
 /// Answers the queries of `tokens` rows from the totals s and z.
@@ -326,7 +337,10 @@ HWY_EXPORT(step_items);
 
 void run_forward(ForwardCall& call, Arena& arena) {
   call.scratch_size = ForwardScratch::alone(call, nullptr).space.used();
-  call.shared_scratch_size = ForwardScratch::shared(call, nullptr).space.used();
+  if (call.problem.pool != nullptr) {
+    call.shared_scratch_size =
+        call.problem.pool->num_threads() * ForwardScratch::shared(call, nullptr).space.used();
+  }
   for_each_head_or_shared(call.problem, call.problem.sequences.count * call.problem.num_heads, call,
                           arena);
 }

@@ -114,11 +114,12 @@ HWY_INLINE void split_columns(int64_t columns, const Split& split, const Body& b
   });
 }
 
-HWY_INLINE void scan_together(const Scan& s, int64_t tokens, const Together& together) {
-  split_columns(s.columns, together, [&](int64_t begin, int64_t end) {
-    scan(columns_of(s, begin, end), tokens);
-    if (s.stream) hwy::FlushStream();
-  });
+/// The columns of a scan that are part `part` of `parts`.
+HWY_INLINE void scan_part(const Scan& s, int64_t tokens, int64_t part, int64_t parts) {
+  const int64_t vectors = (s.columns + kLanes - 1) / kLanes;
+  const int64_t begin = vectors * part / parts * kLanes;
+  const int64_t end = std::min(vectors * (part + 1) / parts * kLanes, s.columns);
+  if (begin < end) scan(columns_of(s, begin, end), tokens);
 }
 
 /// Copies rows past the caches: whole aligned vectors only.

@@ -116,7 +116,7 @@ struct Together {
 };
 
 /// Tokens per chunk when threads share a head: enough work between two waits for each other.
-constexpr int64_t kSharedChunk = 512;
+constexpr int64_t kSharedChunk = 256;
 
 /// How many of `count` (sequence, head) pairs are too few to give each thread as many: all threads
 /// share each of these, the last ones. None where sharing costs more than it gains.

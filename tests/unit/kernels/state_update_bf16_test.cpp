@@ -21,19 +21,25 @@ struct Bf16Rows {
     }
   }
   Heads<uint16_t> view() { return {data.data() + 3, row_stride, head_stride}; }
-  float at(int64_t row, int64_t head, int64_t c) {
-    return bf16_to_f32(view().at(row, head)[c]);
-  }
+  float at(int64_t row, int64_t head, int64_t c) { return bf16_to_f32(view().at(row, head)[c]); }
   int64_t row_stride, head_stride;
   std::vector<uint16_t> data;
 };
 
 /// One call on bf16 rows, or one for each piece of `piece` tokens.
 struct Bf16Run {
-  explicit Bf16Run(const Case& c, ThreadPool* pool = nullptr, int64_t piece = 0)
-      : t(c), q(t.q), k(t.k), v(t.v), before_s(t.s), before_z(t.z), empty(t.q.rows, t.q.heads, t.v.dim),
+  /// `keys`, unless 0, stands in every element of k.
+  explicit Bf16Run(const Case& c, ThreadPool* pool = nullptr, int64_t piece = 0, float keys = 0.0f)
+      : t(c),
+        q(t.q),
+        k(t.k),
+        v(t.v),
+        before_s(t.s),
+        before_z(t.z),
+        empty(t.q.rows, t.q.heads, t.v.dim),
         out(empty) {
     t.problem.pool = pool;
+    if (keys != 0.0f) std::fill(k.data.begin(), k.data.end(), f32_to_bf16(keys));
     denominator.assign(static_cast<size_t>(t.q.rows * t.q.heads), std::nanf(""));
     const std::vector<int64_t> first = t.begin;
     const std::vector<int64_t> total = t.lengths;
@@ -164,6 +170,27 @@ TEST(StateUpdateBf16Splits, AtBlocksGiveTheSameBits) {
     const Bf16Run pieces(c, nullptr, 64);
     EXPECT_TRUE(same_bits(whole.out.data, pieces.out.data));
     EXPECT_TRUE(same_bits(whole.t.s[0], pieces.t.s[0]));
+  });
+}
+
+/// φ of hugely negative inputs is 0, of NaN it is NaN.
+TEST(StateUpdateBf16Extremes, FollowTheFeatureMap) {
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  const Case c{"extremes", elu_plus_one_map(32), 1, 32, {40}, true, false};
+  for_each_target([&] {
+    for (float x :
+         {-100.0f, -1e30f, -std::numeric_limits<float>::max(), -kInfinity, std::nanf("")}) {
+      Bf16Run run(c, nullptr, 0, x);
+      for (int64_t row = run.t.begin[0]; row < run.t.begin[0] + 40; ++row) {
+        const float denominator = run.denominator[static_cast<size_t>(row)];
+        if (std::isnan(x)) {
+          ASSERT_TRUE(std::isnan(denominator)) << row;
+        } else {
+          ASSERT_EQ(denominator, run.t.problem.eps) << row << " of " << x;
+          ASSERT_EQ(run.out.at(row, 0, 5), 0.0f) << row << " of " << x;
+        }
+      }
+    }
   });
 }
 

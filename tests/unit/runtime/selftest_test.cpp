@@ -84,6 +84,8 @@ TEST(LongRun, StepFollowsTheDoubleReferenceInConstantMemory) {
     EXPECT_LE(result->norm_error, bound);
     EXPECT_LE(result->last_window_error, bound);
     EXPECT_GT(result->norm_error, 0.0);
+    EXPECT_GT(result->us_per_token_first, 0.0);
+    EXPECT_GT(result->us_per_token_last, 0.0);
     if (mixer->bounded_state && !kSanitized) {
       EXPECT_LT(result->resident_growth_bytes, int64_t{1} << 20);
     }
