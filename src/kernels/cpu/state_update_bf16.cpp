@@ -50,12 +50,6 @@ struct BlockScratch {
   float* z;         // [group, F]
 };
 
-float* states_or_zeros(float* const* state, const HeadGroup& group, int64_t size, float* scratch) {
-  if (state != nullptr) return state[group.sequence] + group.first * size;
-  std::fill_n(scratch, group.count * size, 0.0f);
-  return scratch;
-}
-
 constexpr int64_t kLine = static_cast<int64_t>(kAlignment / sizeof(uint16_t));
 
 /// The cache lines of some rows of one head, as many as there is room for.

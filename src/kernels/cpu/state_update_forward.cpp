@@ -2,7 +2,7 @@
 #include <cstdint>
 
 #include "kernels/cpu/simd_targets.h"
-#include "kernels/cpu/state_update_scratch.h"
+#include "kernels/cpu/state_update_calls.h"
 #include "kernels/state_update.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -10,79 +10,12 @@
 #include "hwy/foreach_target.h"
 #include "hwy/highway.h"
 
-#include "kernels/cpu/simd-inl.h"
-#include "kernels/cpu/small_gemm-inl.h"
 #include "kernels/cpu/state_scan-inl.h"
 #include "kernels/cpu/state_update_rows-inl.h"
-
-#ifndef TARN_KERNELS_CPU_STATE_UPDATE_FORWARD_ONCE_
-#define TARN_KERNELS_CPU_STATE_UPDATE_FORWARD_ONCE_
-namespace tarn::kernels {
-namespace {
-
-/// One forward call: what all its (sequence, head) pairs share.
-struct ForwardCall {
-  const StateUpdateProblem& problem;
-  Heads<const float> q, k, v;
-  StatePointers<float> state;
-  Heads<float> out;
-  float* denominator;
-  int64_t chunk;
-  int64_t group;  ///< most heads that take turns
-  bool stream;    ///< out bypasses the caches
-  void (*run)(const ForwardCall& call, int64_t begin, int64_t end, float* memory);
-  void (*run_shared)(const ForwardCall& call, int64_t item, float* memory) = nullptr;
-  int64_t scratch_size = 0;
-  int64_t shared_scratch_size = 0;
-  float* scratch = nullptr;
-
-  void items(int64_t begin, int64_t end, float* memory) const { run(*this, begin, end, memory); }
-  void shared(int64_t item, float* memory) const { run_shared(*this, item, memory); }
-};
-
-struct ForwardScratch {
-  /// For chunks of `chunk` tokens of `group` heads in turn.
-  ForwardScratch(const ForwardCall& call, int64_t chunk, int64_t group, float* memory)
-      : space(memory) {
-    const int64_t features = call.problem.feature_map.feature_dim;
-    phi_q = space.take(chunk * features);
-    phi_k = space.take(chunk * features);
-    inverse = space.take(chunk);
-    s = space.take(group * features * call.problem.value_dim);
-    z = space.take(group * features);
-    running = space.take(features);
-  }
-  static ForwardScratch alone(const ForwardCall& call, float* memory) {
-    return {call, call.chunk, call.group, memory};
-  }
-  /// Of each thread that shares a head.
-  static ForwardScratch shared(const ForwardCall& call, float* memory) {
-    return {call, kSharedChunk, 1, memory};
-  }
-  Scratch space;
-  float* phi_q;    // [chunk, F]
-  float* phi_k;    // [chunk, F]
-  float* inverse;  // [chunk]: 1 / denominator
-  float* s;        // [group, F, V], when the caller keeps no state
-  float* z;        // [group, F]
-  float* running;  // [F]: a thread's own z
-};
-
-}  // namespace
-}  // namespace tarn::kernels
-#endif  // TARN_KERNELS_CPU_STATE_UPDATE_FORWARD_ONCE_
 
 HWY_BEFORE_NAMESPACE();
 namespace tarn::kernels {
 namespace HWY_NAMESPACE {
-
-/// The states of a group's heads to work on: the caller's, or zeroed scratch.
-HWY_INLINE float* states_or_zeros(float* const* state, const HeadGroup& group, int64_t size,
-                                  float* scratch) {
-  if (state != nullptr) return state[group.sequence] + group.first * size;
-  zero(scratch, group.count * size);
-  return scratch;
-}
 
 /// Rows [row, row + tokens) of one head.
 struct ForwardChunk {
@@ -221,105 +154,6 @@ void causal_forward_shared(const ForwardCall& call, int64_t item, float* memory)
   if (problem.normalise) copy(common.running, z, F);
 }
 
-/// Answers the queries of `tokens` rows from the totals s and z.
-HWY_INLINE void full_forward_rows(const ForwardCall& call, const ForwardScratch& scratch,
-                                  int64_t head, int64_t row, float* phi_q, int64_t tokens) {
-  const StateUpdateProblem& problem = call.problem;
-  const FeatureMap& map = problem.feature_map;
-  const int64_t F = map.feature_dim;
-  const int64_t V = problem.value_dim;
-  map.forward(map, tokens, call.q.at(row, head), call.q.row_stride, phi_q);
-  small_gemm(tokens, V, F, {phi_q, F, 1}, scratch.s, V, call.out.at(row, head), call.out.row_stride,
-             false);
-  if (!problem.normalise) return;
-  for (int64_t t = 0; t < tokens; ++t) {
-    const float denominator = dot(phi_q + t * F, scratch.z, F) + problem.eps;
-    if (call.denominator != nullptr) {
-      call.denominator[(row + t) * problem.num_heads + head] = denominator;
-    }
-    float* out = call.out.at(row + t, head);
-    scale_row(1.0f / denominator, out, out, V);
-  }
-}
-
-/// A head whose queries all read the totals over its sequence. `split` is Alone or Together.
-template <class Split>
-HWY_INLINE void full_forward_head(const ForwardCall& call, const ForwardScratch& scratch,
-                                  int64_t item, int64_t most_tokens, const Split& split) {
-  const StateUpdateProblem& problem = call.problem;
-  const FeatureMap& map = problem.feature_map;
-  const int64_t F = map.feature_dim;
-  const int64_t V = problem.value_dim;
-  const int64_t head = item % problem.num_heads;
-  const int64_t first = problem.sequences.begin[item / problem.num_heads];
-  const int64_t last = first + problem.sequences.length[item / problem.num_heads];
-  zero(scratch.s, F * V);
-  zero(scratch.z, F);
-  for (int64_t row = first; row < last; row += most_tokens) {
-    const int64_t tokens = std::min(most_tokens, last - row);
-    split(tokens, [&](int64_t begin, int64_t end, int) {
-      map.forward(map, end - begin, call.k.at(row + begin, head), call.k.row_stride,
-                  scratch.phi_k + begin * F);
-    });
-    split_columns(V, split, [&](int64_t begin, int64_t end) {
-      small_gemm(F, end - begin, tokens, {scratch.phi_k, 1, F}, call.v.at(row, head) + begin,
-                 call.v.row_stride, scratch.s + begin, V, true);
-    });
-    for (int64_t t = 0; t < tokens; ++t) add_row(scratch.phi_k + t * F, scratch.z, F);
-  }
-  for (int64_t row = first; row < last; row += most_tokens) {
-    split(std::min(most_tokens, last - row), [&](int64_t begin, int64_t end, int) {
-      full_forward_rows(call, scratch, head, row + begin, scratch.phi_q + begin * F, end - begin);
-    });
-  }
-}
-
-void full_forward_items(const ForwardCall& call, int64_t begin, int64_t end, float* memory) {
-  const ForwardScratch scratch = ForwardScratch::alone(call, memory);
-  for (int64_t item = begin; item < end; ++item) {
-    full_forward_head(call, scratch, item, call.chunk, Alone());
-  }
-}
-
-void full_forward_shared(const ForwardCall& call, int64_t item, float* memory) {
-  full_forward_head(call, ForwardScratch::shared(call, memory), item, kSharedChunk,
-                    Together{call.problem.pool});
-}
-
-/// Items are sequences here: the feature map then sees all heads of a token at once.
-void step_items(const ForwardCall& call, int64_t begin, int64_t end, float* memory) {
-  const StateUpdateProblem& problem = call.problem;
-  const FeatureMap& map = problem.feature_map;
-  const int64_t F = map.feature_dim;
-  const int64_t V = problem.value_dim;
-  const int64_t H = problem.num_heads;
-  const ForwardScratch scratch = ForwardScratch::alone(call, memory);
-  for (int64_t sequence = begin; sequence < end; ++sequence) {
-    const int64_t row = problem.sequences.begin[sequence];
-    map.forward(map, H, call.q.at(row, 0), call.q.head_stride, scratch.phi_q);
-    map.forward(map, H, call.k.at(row, 0), call.k.head_stride, scratch.phi_k);
-    if (problem.normalise) {
-      for (int64_t head = 0; head < H; ++head) {
-        float* z = call.state.z[sequence] + head * F;
-        add_row(scratch.phi_k + head * F, z, F);
-        scratch.inverse[head] = 1.0f / (dot(scratch.phi_q + head * F, z, F) + problem.eps);
-      }
-    }
-    for (int64_t head = 0; head < H; ++head) {
-      scan({.rows = F,
-            .columns = V,
-            .write = scratch.phi_k + head * F,
-            .value = call.v.at(row, head),
-            .read = scratch.phi_q + head * F,
-            .state = call.state.s[sequence] + head * F * V,
-            .state_stride = V,
-            .out = call.out.at(row, head),
-            .scale = problem.normalise ? scratch.inverse + head : nullptr},
-           1);
-    }
-  }
-}
-
 }  // namespace HWY_NAMESPACE
 }  // namespace tarn::kernels
 HWY_AFTER_NAMESPACE();
@@ -331,22 +165,6 @@ namespace {
 
 HWY_EXPORT(causal_forward_items);
 HWY_EXPORT(causal_forward_shared);
-HWY_EXPORT(full_forward_items);
-HWY_EXPORT(full_forward_shared);
-HWY_EXPORT(step_items);
-
-void run_forward(ForwardCall& call, Arena& arena) {
-  call.scratch_size = ForwardScratch::alone(call, nullptr).space.used();
-  if (call.problem.pool != nullptr) {
-    call.shared_scratch_size =
-        call.problem.pool->num_threads() * ForwardScratch::shared(call, nullptr).space.used();
-  }
-  for_each_head_or_shared(call.problem, call.problem.sequences.count * call.problem.num_heads, call,
-                          arena);
-}
-
-/// Below this many state elements per call, waking the threads costs more than it saves.
-constexpr int64_t kParallelStep = int64_t{1} << 17;
 
 }  // namespace
 
@@ -366,46 +184,6 @@ void causal_forward(const StateUpdateProblem& problem, Heads<const float> q, Hea
                    HWY_DYNAMIC_DISPATCH(causal_forward_items),
                    HWY_DYNAMIC_DISPATCH(causal_forward_shared)};
   run_forward(call, arena);
-}
-
-void full_forward(const StateUpdateProblem& problem, Heads<const float> q, Heads<const float> k,
-                  Heads<const float> v, Heads<float> out, float* denominator,
-                  Arena& arena) noexcept {
-  ForwardCall call{problem,
-                   q,
-                   k,
-                   v,
-                   {},
-                   out,
-                   denominator,
-                   full_chunk_tokens(problem),
-                   1,
-                   false,
-                   HWY_DYNAMIC_DISPATCH(full_forward_items),
-                   HWY_DYNAMIC_DISPATCH(full_forward_shared)};
-  run_forward(call, arena);
-}
-
-void state_update_step(const StateUpdateProblem& problem, Heads<const float> q,
-                       Heads<const float> k, Heads<const float> v, StatePointers<float> state,
-                       Heads<float> out, Arena& arena) noexcept {
-  ForwardCall call{problem,
-                   q,
-                   k,
-                   v,
-                   state,
-                   out,
-                   nullptr,
-                   problem.num_heads,
-                   1,
-                   false,
-                   HWY_DYNAMIC_DISPATCH(step_items)};
-  call.scratch_size = ForwardScratch::alone(call, nullptr).space.used();
-  const int64_t work = problem.sequences.count * problem.num_heads *
-                       problem.feature_map.feature_dim * problem.value_dim;
-  StateUpdateProblem serial = problem;
-  serial.pool = nullptr;
-  for_each_head(work < kParallelStep ? serial : problem, problem.sequences.count, call, arena);
 }
 
 }  // namespace tarn::kernels

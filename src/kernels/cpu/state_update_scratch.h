@@ -95,6 +95,14 @@ struct HeadGroup {
   }
 };
 
+/// The states of a group's heads to work on: the caller's, or zeroed scratch.
+inline float* states_or_zeros(float* const* state, const HeadGroup& group, int64_t size,
+                              float* scratch) {
+  if (state != nullptr) return state[group.sequence] + group.first * size;
+  std::fill_n(scratch, group.count * size, 0.0f);
+  return scratch;
+}
+
 /// Work on one head by the thread that calls: `body(begin, end, thread)` over all of [0, count).
 struct Alone {
   static constexpr int kThreads = 1;
