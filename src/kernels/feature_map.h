@@ -34,6 +34,14 @@ FeatureMap elu_plus_one_map(int64_t dim);
 FeatureMap relu_map(int64_t dim);
 /// φ(x) = max(x, 0)².
 FeatureMap squared_relu_map(int64_t dim);
+/// Deterministic parameter-free projection (Schlag 2021, arXiv 2102.11174, eq. 37): with
+/// r = max([x, -x], 0), 2·dim channels, φ = [r_m · r_{m+1} for all m, …, r_m · r_{m+order}], indices
+/// modulo 2·dim. feature_dim = 2·dim·order.
+FeatureMap dpfp_map(int64_t dim, int64_t order);
+/// The exponential's Taylor polynomial as a product (Arora 2024, arXiv 2402.18668, section 4.1):
+/// φ = [1, x/dim^(1/4), x_i·x_j/√(2·dim)], so that φ(q)·φ(k) = 1 + s + s²/2, s = q·k/√dim, never
+/// below 1/2. feature_dim = 1 + dim + dim².
+FeatureMap taylor_map(int64_t dim);
 /// FAVOR+ positive random features (Choromanski 2021, arXiv 2009.14794), constants as in
 /// fast-transformers `feature_maps/fourier_features.py` class Favor: x' = x·dim^(-1/4), u = x'ω,
 /// φ = [exp(u − h), exp(−u − h)] with h = |x'|²/2 + ½·log(feature_dim).

@@ -24,6 +24,29 @@ void squared_relu(const FeatureMap& map, const double* x, double* phi) {
   }
 }
 
+void dpfp(const FeatureMap& map, const double* x, double* phi) {
+  const int64_t width = 2 * map.input_dim;
+  const auto channel = [&](int64_t m) {
+    m %= width;
+    return std::max(m < map.input_dim ? x[m] : -x[m - map.input_dim], 0.0);
+  };
+  for (int64_t f = 0; f < map.feature_dim; ++f) {
+    phi[f] = channel(f % width) * channel(f % width + f / width + 1);
+  }
+}
+
+void taylor(const FeatureMap& map, const double* x, double* phi) {
+  const int64_t dim = map.input_dim;
+  const double root = std::sqrt(static_cast<double>(dim));
+  phi[0] = 1;
+  for (int64_t i = 0; i < dim; ++i) {
+    phi[1 + i] = x[i] / std::sqrt(root);
+    for (int64_t j = 0; j < dim; ++j) {
+      phi[1 + dim + i * dim + j] = x[i] * x[j] / (root * std::sqrt(2.0));
+    }
+  }
+}
+
 void favor(const FeatureMap& map, const double* x, double* phi) {
   const int64_t columns = map.feature_dim / 2;
   const double scale = std::pow(static_cast<double>(map.input_dim), -0.25);

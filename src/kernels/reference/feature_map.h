@@ -9,6 +9,8 @@ void identity(const FeatureMap& map, const double* x, double* phi);
 void elu_plus_one(const FeatureMap& map, const double* x, double* phi);
 void relu(const FeatureMap& map, const double* x, double* phi);
 void squared_relu(const FeatureMap& map, const double* x, double* phi);
+void dpfp(const FeatureMap& map, const double* x, double* phi);
+void taylor(const FeatureMap& map, const double* x, double* phi);
 void favor(const FeatureMap& map, const double* x, double* phi);
 
 }  // namespace tarn::kernels::reference

@@ -24,6 +24,9 @@ using kernels::Heads;
 using kernels::StatePointers;
 using kernels::StateUpdateProblem;
 
+constexpr int64_t kMaxFeatures = 8192;
+constexpr int64_t kMaxTaylorDim = 90;  // 1 + 90 + 90² features
+
 const Config& config_of(const MixerConfig* config) { return static_cast<const Config&>(*config); }
 
 Result<std::shared_ptr<const MixerConfig>> parse_config(const Json& json, int64_t model_dim,
@@ -37,8 +40,8 @@ Result<std::shared_ptr<const MixerConfig>> parse_config(const Json& json, int64_
   config->causal = reader.boolean("causal", true);
   config->normalise = reader.boolean("normalise", true);
   config->eps = static_cast<float>(reader.number("eps", 0.0, 1.0, 1e-6));
-  const size_t map =
-      reader.choice("feature_map", {"elu_plus_one", "relu", "squared_relu", "favor"}, 0);
+  const size_t map = reader.choice(
+      "feature_map", {"elu_plus_one", "relu", "squared_relu", "favor", "dpfp", "taylor"}, 0);
   const bool favor = map == 3;
   int64_t num_features = 0;
   int64_t feature_seed = 0;
@@ -50,11 +53,22 @@ Result<std::shared_ptr<const MixerConfig>> parse_config(const Json& json, int64_
                   "got " + std::to_string(num_features) + ", wanted an even number");
     }
   }
+  const int64_t order = map == 4 ? reader.integer("order", 1, 2 * config->key_dim - 1, 1) : 0;
+  if (map == 5 && config->key_dim > kMaxTaylorDim) {
+    reader.fail("key_dim", "got " + std::to_string(config->key_dim) + ", wanted at most " +
+                               std::to_string(kMaxTaylorDim) + " with the taylor map");
+  }
+  if (map == 4 && 2 * config->key_dim * order > kMaxFeatures) {
+    reader.fail("order", "got " + std::to_string(2 * config->key_dim * order) +
+                             " features, wanted at most " + std::to_string(kMaxFeatures));
+  }
   TARN_RETURN_IF_ERROR(reader.finish());
   switch (map) {
     case 0: config->shape_of_map = kernels::elu_plus_one_map(config->key_dim); break;
     case 1: config->shape_of_map = kernels::relu_map(config->key_dim); break;
     case 2: config->shape_of_map = kernels::squared_relu_map(config->key_dim); break;
+    case 4: config->shape_of_map = kernels::dpfp_map(config->key_dim, order); break;
+    case 5: config->shape_of_map = kernels::taylor_map(config->key_dim); break;
     default:
       config->shape_of_map = kernels::favor_map(config->key_dim, num_features, nullptr);
       config->random_features = true;
@@ -189,6 +203,8 @@ std::vector<std::string> example_configs() {
           R"({"num_heads": 2, "key_dim": 6, "value_dim": 7, "feature_map": "relu"})",
           R"({"num_heads": 2, "key_dim": 8, "feature_map": "squared_relu"})",
           R"({"num_heads": 2, "key_dim": 6, "feature_map": "favor", "num_features": 10})",
+          R"({"num_heads": 2, "key_dim": 5, "feature_map": "dpfp", "order": 3})",
+          R"({"num_heads": 1, "key_dim": 6, "value_dim": 5, "feature_map": "taylor"})",
           R"({"num_heads": 2, "key_dim": 8, "value_dim": 4, "normalise": false})",
           R"({"num_heads": 2, "key_dim": 9, "value_dim": 5, "causal": false})"};
 }

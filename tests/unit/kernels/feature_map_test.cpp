@@ -39,6 +39,13 @@ std::vector<NamedMap> maps() {
     all.push_back({"relu" + suffix, relu_map(dim)});
     all.push_back({"squared_relu" + suffix, squared_relu_map(dim)});
   }
+  for (int64_t dim : {1, 3, 16, 33}) {
+    const std::string suffix = "_" + std::to_string(dim);
+    for (int64_t order : {1, 2, 3}) {
+      all.push_back({"dpfp" + suffix + "_" + std::to_string(order), dpfp_map(dim, order)});
+    }
+    all.push_back({"taylor" + suffix, taylor_map(dim)});
+  }
   all.push_back({"favor_4_6", favor_map(4, 6, omega(4, 3))});
   all.push_back({"favor_16_32", favor_map(16, 32, omega(16, 16))});
   all.push_back({"favor_33_70", favor_map(33, 70, omega(33, 35))});
@@ -183,12 +190,41 @@ TEST(FeatureMap, ExtremeInputsStayFiniteAndNanStaysNan) {
     EXPECT_EQ(phi[5], 1e6f + 1.0f);
     EXPECT_TRUE(std::isfinite(phi[6]));
     EXPECT_TRUE(std::isnan(phi[7]));
+    const FeatureMap dpfp = dpfp_map(8, 1);
+    std::vector<float> products(16);
+    dpfp.forward(dpfp, 1, x.data(), 8, products.data());
+    EXPECT_EQ(products[1], 0.0f);          // a negative channel
+    EXPECT_TRUE(std::isnan(products[6]));  // beside the NaN
+    EXPECT_TRUE(std::isnan(products[7]));  // the NaN itself
     for (const FeatureMap& map : {relu_map(8), squared_relu_map(8), identity_map(8)}) {
       map.forward(map, 1, x.data(), 8, phi.data());
       EXPECT_TRUE(std::isfinite(phi[6]));
       EXPECT_TRUE(std::isnan(phi[7]));
     }
   });
+}
+
+TEST(FeatureMap, TaylorGivesTheExponentialsPolynomial) {
+  constexpr int64_t kDim = 5;
+  const FeatureMap map = taylor_map(kDim);
+  const std::vector<double> q = {0.5, -1.0, 2.0, 0.0, 0.25}, k = {1.0, 0.5, -0.5, 3.0, -2.0};
+  std::vector<double> phi_q(map.feature_dim), phi_k(map.feature_dim);
+  map.reference(map, q.data(), phi_q.data());
+  map.reference(map, k.data(), phi_k.data());
+  double product = 0, s = 0;
+  for (int64_t f = 0; f < map.feature_dim; ++f) product += phi_q[f] * phi_k[f];
+  for (int64_t i = 0; i < kDim; ++i) s += q[i] * k[i] / std::sqrt(5.0);
+  EXPECT_NEAR(product, 1 + s + s * s / 2, 1e-14);
+}
+
+/// The example of section 5.3: one active pair of neighbours, one product.
+TEST(FeatureMap, DpfpMultipliesNeighboursOfTheRectifiedHalves) {
+  const FeatureMap map = dpfp_map(2, 1);
+  const std::vector<double> x = {0.5, -2.0};
+  std::vector<double> phi(4);
+  map.reference(map, x.data(), phi.data());
+  // [x, -x] rectified is [0.5, 0, 0, 2]; neighbours, the last one with the first.
+  EXPECT_EQ(phi, (std::vector<double>{0.0, 0.0, 0.0, 1.0}));
 }
 
 TEST(OrthogonalFeatures, BlocksAreOrthogonalWithGaussianLengths) {
