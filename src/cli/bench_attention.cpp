@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <memory>
@@ -24,7 +25,8 @@ constexpr std::array<std::pair<const char*, OperatorPass>, 4> kForms = {{
 
 struct Options {
   std::vector<std::string> mixers;
-  std::vector<std::string> forms = {"forward", "backward", "step"};
+  std::vector<std::string>
+      forms;  ///< empty: forward, backward and step, where there is such a form
   std::vector<int64_t> tokens = {512, 4096};
   std::string config;
   std::string dtype = "f32";
@@ -37,6 +39,7 @@ struct Options {
 struct Case {
   const mixers::MixerDef* mixer = nullptr;
   std::string form;
+  int64_t heads = 0, key_dim = 0, value_dim = 0;  ///< of the config, whoever gave it
   runtime::OperatorBenchOptions bench;
 };
 
@@ -49,9 +52,9 @@ Json case_json(const Case& one, const Options& options, double check,
   json.set("dtype", options.dtype);
   json.set("threads", options.threads);
   json.set("batch", options.batch);
-  json.set("heads", options.heads);
-  json.set("key_dim", options.key_dim);
-  json.set("value_dim", options.value_dim);
+  json.set("heads", one.heads);
+  json.set("key_dim", one.key_dim);
+  json.set("value_dim", one.value_dim);
   json.set("n", one.bench.tokens);
   json.set("ms_median", result.ms_median);
   json.set("ms_min", result.ms_min);
@@ -103,28 +106,43 @@ Result<std::vector<Case>> cases_of(const Options& options, const std::atomic<boo
       TARN_ASSIGN(config, runtime::operator_config(*mixer, options.heads, options.key_dim,
                                                    options.value_dim));
     }
-    for (const std::string& form : options.forms) {
-      for (const auto& [name, pass] : kForms) {
-        if (form != name) continue;
-        for (int64_t tokens : options.tokens) {
-          Case one{mixer, name, {}};
-          one.bench = {.pass = pass,
-                       .dtype = dtype_from_name(options.dtype).value(),
-                       .config = config,
-                       .batch = options.batch,
-                       .tokens = tokens,
-                       .repeats = options.repeats,
-                       .seed = static_cast<uint64_t>(options.seed),
-                       .cancel = cancel};
-          if (!runtime::has_form(*mixer, one.bench)) {
-            return Error{ErrorCode::kUnsupported,
-                         fmt::format("{} has no {} of {} inputs", mixer->name, form, options.dtype),
-                         "--dtype"};
-          }
-          cases.push_back(std::move(one));
-        }
+    TARN_ASSIGN(const Json json, parse_json(config, "--config"));
+    TARN_ASSIGN(const auto parsed, mixer->parse_config(json, 64, "--config"));
+    const mixers::OpShape shape = mixer->op_shape(*parsed);
+    for (const auto& [name, pass] : kForms) {
+      const bool asked = std::ranges::find(options.forms, name) != options.forms.end();
+      if (!options.forms.empty() && !asked) continue;
+      if (options.forms.empty() && pass == OperatorPass::kForwardBackward) continue;
+      Case one;
+      one.mixer = mixer;
+      one.form = name;
+      one.heads = shape.inputs.front().heads;
+      one.key_dim = shape.inputs.front().dim;
+      one.value_dim = shape.out_dim;
+      one.bench = {.pass = pass,
+                   .dtype = dtype_from_name(options.dtype).value(),
+                   .config = config,
+                   .batch = options.batch,
+                   .repeats = options.repeats,
+                   .seed = static_cast<uint64_t>(options.seed),
+                   .cancel = cancel};
+      const Status form = runtime::check_form(*mixer, *parsed, one.bench);
+      if (!form.ok() && !asked) continue;
+      if (!form.ok()) {
+        return Error{ErrorCode::kUnsupported,
+                     fmt::format("{} of {} rows: {}", name, options.dtype, form.error().message),
+                     mixer->name};
+      }
+      for (int64_t tokens : options.tokens) {
+        one.bench.tokens = tokens;
+        cases.push_back(one);
       }
     }
+  }
+  if (cases.empty()) {
+    return Error{ErrorCode::kUnsupported,
+                 fmt::format("no mixer has a form of {} rows for this config", options.dtype),
+                 "--dtype"};
   }
   return cases;
 }
@@ -158,8 +176,9 @@ Status run(const Options& options, Context& context) {
   context.console.end_progress();
   context.console.text(fmt::format(
       "batch {}, {} heads, K = {}, V = {}, {}, threads: {}; peak {:.0f} GFLOP/s, RAM {:.1f} GB/s",
-      options.batch, options.heads, options.key_dim, options.value_dim, options.dtype,
-      options.threads, 1e-9 * roof.flops_per_second, 1e-9 * roof.levels.back().bytes_per_second));
+      options.batch, cases.front().heads, cases.front().key_dim, cases.front().value_dim,
+      options.dtype, options.threads, 1e-9 * roof.flops_per_second,
+      1e-9 * roof.levels.back().bytes_per_second));
   context.console.table(rows);
   return {};
 }
@@ -171,16 +190,22 @@ void add_bench_attention(Command& program, Selection& selection) {
   Command command = program.add(selection, "attention", "Time and memory of the mixers' operators",
                                 [options](Context& context) { return run(*options, context); });
   command.texts("--mixer", options->mixers, "NAME", "names, separated by commas (default: all)");
-  command.choices("--form", options->forms, {"forward", "backward", "forward_backward", "step"},
-                  "of forward, backward, forward_backward, step (default: all but the third)");
+  command.choices(
+      "--form", options->forms, {"forward", "backward", "forward_backward", "step"},
+      "of forward, backward, forward_backward, step (default: those that exist, but the "
+      "third)");
   command.integers("-n,--n,--tokens", options->tokens, 1, int64_t{1} << 30,
                    "sequence lengths, separated by commas (default: 512,4096)");
-  command.choice("--dtype", options->dtype, {"f32", "bf16"}, "of the inputs (default: f32)");
+  command.choice("--dtype", options->dtype, {"f32", "bf16"},
+                 "of the rows: f32 or bf16 (default: f32)");
   command.integer("--batch", options->batch, 1, 65'536, "sequences (default: 1)");
   command.integer("--heads", options->heads, 1, 4096, "default: 8");
   command.integer("--key-dim", options->key_dim, 1, 4096, "per head (default: 64)");
   command.integer("--value-dim", options->value_dim, 1, 4096, "per head (default: 64)");
   command.text("--config", options->config, "JSON", "the mixer's config as JSON, instead of sizes");
+  for (const char* size : {"--heads", "--key-dim", "--value-dim"}) {
+    command.exclusive({"--config", size});
+  }
   command.integer("--repeats", options->repeats, 1, 1000, "timed calls (default: 7)");
   command.integer("--seed", options->seed, 0, INT64_MAX, "of the inputs (default: 1)");
   command.threads(options->threads);

@@ -75,6 +75,9 @@ void SequenceDataset::sequence(int64_t epoch, int64_t index, uint8_t* tokens,
 
 Result<SequenceDataset> load(const DataSpec& spec, const std::string& directory, Split split,
                              uint64_t seed) {
+  if (directory.empty() && spec.kind != DataKind::kCopy) {
+    return invalid_argument("no folder is given, and this data set is read from one", "--data");
+  }
   Result<SequenceDataset> result = [&]() -> Result<SequenceDataset> {
     switch (spec.kind) {
       case DataKind::kMnist: return load_mnist(spec, directory, split);

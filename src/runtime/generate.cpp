@@ -327,6 +327,12 @@ Result<GenerateResult> estimate(const GenerateOptions& options, PrefixTimer& tim
 
 }  // namespace
 
+Status check_generate(const model::Model& model, const GenerateOptions& options, int64_t threads) {
+  TARN_RETURN_IF_ERROR(check_causal(model));
+  const Result<GenerateOptions> resolved = resolve(model, options, threads);
+  return resolved.ok() ? Status{} : Status{resolved.error()};
+}
+
 Result<GenerateResult> generate(std::shared_ptr<const model::Model> model,
                                 const GenerateOptions& options, ThreadPool* pool) {
   TARN_RETURN_IF_ERROR(check_causal(*model));

@@ -74,5 +74,7 @@ struct GenerateResult {
 /// vocabulary (kInvalidArgument), too much memory (kResource), cancelled.
 Result<GenerateResult> generate(std::shared_ptr<const model::Model> model,
                                 const GenerateOptions& options, ThreadPool* pool);
+/// Whether generate() would refuse, and why, without anything being allocated.
+Status check_generate(const model::Model& model, const GenerateOptions& options, int64_t threads);
 
 }  // namespace tarn::runtime

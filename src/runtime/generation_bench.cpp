@@ -52,8 +52,8 @@ bool at_positions(const GenerationBenchOptions& options, const Method& method) {
          (!is_bounded(model) && length_of(options, model) < whole_length(options, model));
 }
 
-Status run_once(const GenerationBenchOptions& options, size_t batch, Method& method,
-                ThreadPool* pool) {
+GenerateOptions generation_of(const GenerationBenchOptions& options, size_t batch,
+                              const Method& method) {
   const model::Model& model = *method.entry->model;
   const int64_t whole = whole_length(options, model);
   GenerateOptions generation;
@@ -66,6 +66,13 @@ Status run_once(const GenerationBenchOptions& options, size_t batch, Method& met
     generation.length = whole;
     generation.positions_to_time = spread_positions(whole, options.timed_positions);
   }
+  return generation;
+}
+
+Status run_once(const GenerationBenchOptions& options, size_t batch, Method& method,
+                ThreadPool* pool) {
+  const int64_t whole = whole_length(options, *method.entry->model);
+  const GenerateOptions generation = generation_of(options, batch, method);
   TARN_ASSIGN(const GenerateResult result, generate(method.entry->model, generation, pool));
   const double count = static_cast<double>(generation.count);
   const double timed = std::max(result.seconds, 1e-12) / static_cast<double>(generation.length);
@@ -144,6 +151,13 @@ Result<std::vector<GenerationBenchRow>> bench_generation(const GenerationBenchOp
   const auto others = static_cast<int64_t>(methods.size()) - baselines;
   const int64_t total =
       (options.repeats * others + baselines) * static_cast<int64_t>(options.batches.size());
+  const int64_t threads = pool != nullptr ? pool->num_threads() : 1;
+  for (size_t batch = 0; batch < options.batches.size(); ++batch) {
+    for (const Method& method : methods) {
+      TARN_RETURN_IF_ERROR(
+          check_generate(*method.entry->model, generation_of(options, batch, method), threads));
+    }
+  }
   int64_t done = 0;
   for (int64_t round = 0; round < options.repeats; ++round) {
     for (size_t batch = 0; batch < options.batches.size(); ++batch) {

@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstdio>
 #include <cstdlib>
 #include <exception>
 #include <memory>
@@ -104,6 +105,10 @@ Result<int> train(const Arguments& arguments) {
   TARN_ASSIGN(const TrainConfig config, read_config(arguments));
   const tarn::train::TrainOptions& options = arguments.options;
   if (arguments.profile > 0) {
+    if (options.resume || !options.out_directory.empty()) {
+      return tarn::invalid_argument("writes nothing: --out and --resume do not go with it",
+                                    "--profile");
+    }
     tarn::train::StepBenchOptions bench;
     bench.steps = arguments.profile;
     bench.stop = &stop_signal;
@@ -156,17 +161,30 @@ int report(const Error& error, bool json) {
                                             {"where", error.where}}}};
     fmt::print("{}\n", document.dump());
   }
-  return error.code == ErrorCode::kIo || error.code == ErrorCode::kResource ? kExitFailed
-                                                                            : kExitUsage;
+  const bool failed = error.code == ErrorCode::kIo || error.code == ErrorCode::kResource ||
+                      error.code == ErrorCode::kCancelled;
+  return failed ? kExitFailed : kExitUsage;
+}
+
+/// An exception as an error. What torch throws goes on with pages of stack frames.
+Error error_of(const std::exception& exception) {
+  const std::string_view text = exception.what();
+  return {ErrorCode::kResource, std::string(text.substr(0, text.find('\n'))), {}};
 }
 
 /// Runs a subcommand; Ctrl-C has it end early.
 int run(Result<int> (*command)(const Arguments&), const Arguments& arguments) {
   handle_signals();
-  const Result<int> status = command(arguments);
-  if (status.ok()) return *status;
-  if (status.error().code == ErrorCode::kCancelled) return kExitSignal + stop_signal.load();
-  return report(status.error(), arguments.options.json);
+  const Result<int> status = [&]() -> Result<int> {
+    try {
+      return command(arguments);
+    } catch (const std::exception& exception) {
+      return error_of(exception);
+    }
+  }();
+  const int code = status.ok() ? *status : report(status.error(), arguments.options.json);
+  if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return code;
+  return report({ErrorCode::kIo, "cannot write the output", "stdout"}, false);
 }
 
 void add_common(CLI::App& command, Arguments& arguments) {
@@ -220,8 +238,8 @@ int main(int argc, char** argv) {
   Arguments arguments;
   arguments.options.stop = &stop_signal;
   CLI::App app(
-      "Trains Tarn models and times it. Exit codes: 0 done, 1 failed, 2 bad usage or input, "
-      "130 stopped by Ctrl-C with a checkpoint.",
+      "Trains Tarn models and times it. Exit codes: 0 done, 1 failed or stopped, 2 bad usage or "
+      "input, 130 training stopped by Ctrl-C with a checkpoint.",
       "tarn-train");
   app.require_subcommand(1);
   CLI::App* train_command = app.add_subcommand("train", "Train the model of a config");
@@ -238,8 +256,7 @@ int main(int argc, char** argv) {
       return std::string_view(word).starts_with("--json");
     });
     return report(tarn::invalid_argument(error.what(), "command line"), json);
-  } catch (const std::exception& error) {
-    fmt::print(stderr, "tarn-train: {}\n", error.what());
-    return kExitFailed;
+  } catch (const std::exception& exception) {
+    return report(error_of(exception), false);
   }
 }

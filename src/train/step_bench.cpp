@@ -69,7 +69,10 @@ Result<StepBenchResult> bench_steps(const TrainConfig& config,
   StepBenchResult result;
   TARN_RETURN_IF_ERROR(measure_limits(pool, result));
   PartTimes times;
-  Learner learner(config, pool, &times);
+  // The schedule of learning rates is defined up to the last update.
+  TrainConfig long_enough = config;
+  long_enough.training.updates = std::max(config.training.updates, options.warm_up + options.steps);
+  Learner learner(long_enough, pool, &times);
   double seconds = 0.0;
   for (int64_t step = 0; step < options.warm_up + options.steps; ++step) {
     if (step == options.warm_up) times.clear();

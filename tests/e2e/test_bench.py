@@ -79,6 +79,10 @@ def attention_bf16(suite):
                     for dtype in ("f32", "bf16"))
     suite.expect(narrow["dtype"] == "bf16" and narrow["flops"] == wide["flops"]
                  and 2 * narrow["tensor_bytes"] == wide["tensor_bytes"], f"bf16 rows: {narrow}")
+    forms = [line["form"] for line in lines(suite, "bench attention, forms of bf16", "bench",
+                                            "attention", "--n", "8", "--dtype", "bf16",
+                                            "--repeats", "1")]
+    suite.expect(forms == ["forward"], f"without --form, those that exist: {forms}")
 
 
 def attention_not_causal(suite):
@@ -87,6 +91,8 @@ def attention_not_causal(suite):
                       "--mixer", "linear_attention", "--form", "forward,forward_backward",
                       "--config", full, "--repeats", "1"):
         suite.expect(line["config"] == full and line["check_error_over_tolerance"] < 1, f"{line}")
+        sizes = [line[name] for name in ("heads", "key_dim", "value_dim")]
+        suite.expect(sizes == [2, 16, 16], f"the sizes are those of --config: {sizes}")
 
 
 def generation(suite):
@@ -200,6 +206,8 @@ def bad_flags(suite):
     for name, *flags in (("step", "--form", "step"), ("bf16", "--form", "forward", "--dtype", "bf16")):
         suite.refuse(f"attention not causal, {name}", "bench", "attention", "--mixer",
                      "linear_attention", "--config", full, *flags, says=["not causal"])
+    suite.refuse("attention sizes twice", "bench", "attention", "--config", full, "--heads", "7",
+                 says=["--heads", "--config"])
     suite.refuse("attention n", "bench", "attention", "--n", "0", says=["wanted"])
     suite.refuse("roof kind", "bench", "roof", "--kind", "l4_read", says=["l4_read", "l1_read"])
 

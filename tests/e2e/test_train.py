@@ -119,6 +119,25 @@ def check_profiles(program, config):
     print("2 profiles: the parts are the whole step")
 
 
+def check_ends(program, config):
+    """Output that cannot be written, flags that do not go together, and a stop each say so."""
+    with open("/dev/full", "w", encoding="utf-8") as full:
+        result = subprocess.run([program, "bench", "--config", config, "--steps", "1"], stdout=full,
+                                stderr=subprocess.PIPE, text=True, check=False)
+    assert result.returncode == 1 and "cannot write" in result.stderr, result
+    for words in (["train", config, "--profile", "1", "--out", "x"],
+                  ["train", config, "--profile", "1", "--resume"]):
+        result = subprocess.run([program, *words], capture_output=True, text=True, check=False)
+        assert result.returncode == 2 and "--profile" in result.stderr, result
+    process = subprocess.Popen([program, "bench", "--config", config, "--steps", "1000000", "--json"],
+                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    time.sleep(2)  # past loading libtorch, after which signals are handled
+    process.send_signal(signal.SIGINT)
+    output, errors = process.communicate()
+    assert process.returncode == 1 and "stopped" in errors, (process.returncode, errors)
+    assert json.loads(output)["error"]["code"] == "cancelled", output
+
+
 def check_help(program):
     """The program goes by its name, not by the path it was started with; --device has its choices."""
     for words in (["--help"], ["train", "--help"], ["bench", "--help"]):
@@ -153,6 +172,7 @@ def main():
         check_kills(program, config, folder, signal.SIGINT, wanted)
         check_bad_input(program, config, folder)
         check_profiles(program, config)
+        check_ends(program, config)
         check_help(program)
     return 0
 

@@ -220,6 +220,21 @@ TEST(GenerationBench, TimesGrowingStatesAlsoWithoutACache) {
   }
 }
 
+/// A batch that would not fit is refused before anything is timed.
+TEST(GenerationBench, RefusesWhatDoesNotFitBeforeTheFirstRun) {
+  GenerationBenchOptions options;
+  for (const NamedMixers& stack : causal_stacks(true)) {
+    options.models.push_back({stack.name, tiny_model(stack.layers, {.max_tokens = 8})});
+  }
+  options.batches = {1, int64_t{1} << 40};
+  int64_t runs = 0;
+  options.progress = [&runs](int64_t, int64_t) { ++runs; };
+  const auto rows = bench_generation(options, nullptr);
+  ASSERT_FALSE(rows.ok());
+  EXPECT_EQ(rows.error().code, ErrorCode::kResource);
+  EXPECT_EQ(runs, 0);
+}
+
 TEST(GenerationBench, IntegratesImagesFromFewerTokens) {
   GenerationBenchOptions options;
   for (const NamedMixers& stack : causal_stacks(true)) {
