@@ -275,6 +275,9 @@ Result<std::vector<std::string>> list_files(const std::string& folder) {
       files.push_back(it->path().filename().string());
     }
   }
+  if (error == std::errc::not_a_directory) {
+    return invalid_argument("got a file, wanted a folder", folder);
+  }
   if (error) {
     const auto code =
         error == std::errc::no_such_file_or_directory ? ErrorCode::kNotFound : ErrorCode::kIo;

@@ -219,6 +219,8 @@ def bad_files(suite, model):
     suite.refuse("no such snapshot", "state", "show", "nowhere.bin", says=["nowhere.bin"])
     suite.refuse("a snapshot that is none", "state", "show", model / "config.json")
     suite.refuse("no such folder to report", "report", "nowhere", says=["nowhere"])
+    suite.refuse("a file to report", "report", suite.write("file.json", "{}"), says=["file.json",
+                                                                                     "folder"])
     suite.refuse("no such config", "init", "nowhere.json", "x", says=["nowhere.json"])
     if os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") < 2**37:  # it needs 2^37 bytes
         suite.write("giant.json", {**e2e.config([e2e.LINEAR]), "model_dim": 65536, "layers": [

@@ -183,6 +183,17 @@ def compare(suite):
     suite.write("results/host/new.json", "{")
     broken = run()
     suite.expect(broken.returncode == 2 and "new.json" in broken.stderr, f"broken: {broken.stderr!r}")
+    figure = {"ms_median": 1.0, "ms_min": 0, "percent_of_roof": 5}
+    for name, results_in_it in (("not objects", [1]), ("a time of zero", [{"output": [figure]}]),
+                                ("a config that is not JSON",
+                                 [{"output": [figure | {"ms_min": 1, "config": "{"}]}])):
+        suite.write("results/host/new.json", {"time": "2026-01-02", "results": results_in_it})
+        odd = run()
+        suite.expect(odd.returncode == 2 and "new.json" in odd.stderr
+                     and len(odd.stderr.splitlines()) == 1, f"{name}: {odd.stderr!r}")
+    missing = run(suite.folder / "nowhere.json")
+    suite.expect(missing.returncode == 2 and "no such file" in missing.stderr,
+                 f"missing: {missing.stderr!r}")
 
 
 def report(suite):
