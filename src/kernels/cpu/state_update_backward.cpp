@@ -172,7 +172,7 @@ void causal_backward(const StateUpdateProblem& problem, Heads<const float> q, He
                     HWY_DYNAMIC_DISPATCH(causal_backward_shared)};
   call.group = heads_in_turn(
       problem, problem.feature_map.feature_dim * (2 * call.extended_dim() + problem.value_dim));
-  run_backward(call, arena);
+  run_call<BackwardScratch>(call, arena);
 }
 
 }  // namespace tarn::kernels

@@ -310,6 +310,20 @@ struct LinesAhead {
   int64_t per_step;
 };
 
+/// Outputs and state of columns [column, column + 16·kVectors), in tiles of kRows tokens or features.
+template <int kRows, int kVectors>
+TARN_AVX512 inline void run_columns(const Bf16Block& b, const Operands& at, int64_t column,
+                                    const float* inverse, LinesAhead& ahead) {
+  for (int64_t t = 0; t < b.tokens; t += kRows) {
+    ahead.ask();
+    answer<kRows, kVectors>(b, at, t, column, inverse);
+  }
+  for (int64_t f = 0; f < b.features; f += kRows) {
+    ahead.ask();
+    update<kRows, kVectors>(b, at, f, column);
+  }
+}
+
 TARN_AVX512 void run(const Bf16Block& b) {
   const Operands at(b);
   const auto rest = static_cast<size_t>((kT - b.tokens) * b.features) * sizeof(uint16_t);
@@ -334,26 +348,8 @@ TARN_AVX512 void run(const Bf16Block& b) {
     for (float& each : inverse) each = 1.0f;
   }
   int64_t column = 0;
-  for (; column + 64 <= b.values; column += 64) {
-    for (int64_t t = 0; t < b.tokens; t += 4) {
-      ahead.ask();
-      answer<4, 4>(b, at, t, column, inverse);
-    }
-    for (int64_t f = 0; f < b.features; f += 4) {
-      ahead.ask();
-      update<4, 4>(b, at, f, column);
-    }
-  }
-  if (column < b.values) {
-    for (int64_t t = 0; t < b.tokens; t += 8) {
-      ahead.ask();
-      answer<8, 2>(b, at, t, column, inverse);
-    }
-    for (int64_t f = 0; f < b.features; f += 8) {
-      ahead.ask();
-      update<8, 2>(b, at, f, column);
-    }
-  }
+  for (; column + 64 <= b.values; column += 64) run_columns<4, 4>(b, at, column, inverse, ahead);
+  if (column < b.values) run_columns<8, 2>(b, at, column, inverse, ahead);
 }
 
 constexpr Bf16BlockKernels kKernels = {round_state, run, widen, round_rows};

@@ -127,25 +127,16 @@ struct BackwardScratch {
   float* suffix;  // [group, V + 1, F]: Rᵀ over w
 };
 
-/// Runs a call over all its heads.
-inline void run_forward(ForwardCall& call, Arena& arena) {
-  call.scratch_size = ForwardScratch::alone(call, nullptr).space.used();
-  if (call.problem.pool != nullptr) {
+/// Runs a call over all its heads; ScratchOf is ForwardScratch or BackwardScratch.
+template <class ScratchOf, class Call>
+void run_call(Call& call, Arena& arena) {
+  const StateUpdateProblem& problem = call.problem;
+  call.scratch_size = ScratchOf::alone(call, nullptr).space.used();
+  if (problem.pool != nullptr) {
     call.shared_scratch_size =
-        call.problem.pool->num_threads() * ForwardScratch::shared(call, nullptr).space.used();
+        problem.pool->num_threads() * ScratchOf::shared(call, nullptr).space.used();
   }
-  for_each_head_or_shared(call.problem, call.problem.sequences.count * call.problem.num_heads, call,
-                          arena);
-}
-
-inline void run_backward(BackwardCall& call, Arena& arena) {
-  call.scratch_size = BackwardScratch::alone(call, nullptr).space.used();
-  if (call.problem.pool != nullptr) {
-    call.shared_scratch_size =
-        call.problem.pool->num_threads() * BackwardScratch::shared(call, nullptr).space.used();
-  }
-  for_each_head_or_shared(call.problem, call.problem.sequences.count * call.problem.num_heads, call,
-                          arena);
+  for_each_head_or_shared(problem, problem.sequences.count * problem.num_heads, call, arena);
 }
 
 }  // namespace tarn::kernels

@@ -183,7 +183,7 @@ void causal_forward(const StateUpdateProblem& problem, Heads<const float> q, Hea
                    bypasses_caches(problem, out, problem.value_dim),
                    HWY_DYNAMIC_DISPATCH(causal_forward_items),
                    HWY_DYNAMIC_DISPATCH(causal_forward_shared)};
-  run_forward(call, arena);
+  run_call<ForwardScratch>(call, arena);
 }
 
 }  // namespace tarn::kernels

@@ -190,7 +190,7 @@ void full_forward(const StateUpdateProblem& problem, Heads<const float> q, Heads
                    false,
                    HWY_DYNAMIC_DISPATCH(full_forward_items),
                    HWY_DYNAMIC_DISPATCH(full_forward_shared)};
-  run_forward(call, arena);
+  run_call<ForwardScratch>(call, arena);
 }
 
 void full_backward(const StateUpdateProblem& problem, Heads<const float> q, Heads<const float> k,
@@ -212,7 +212,7 @@ void full_backward(const StateUpdateProblem& problem, Heads<const float> q, Head
                     false,
                     HWY_DYNAMIC_DISPATCH(full_backward_items),
                     HWY_DYNAMIC_DISPATCH(full_backward_shared)};
-  run_backward(call, arena);
+  run_call<BackwardScratch>(call, arena);
 }
 
 }  // namespace tarn::kernels
