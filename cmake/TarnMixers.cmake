@@ -11,8 +11,7 @@ foreach(line IN LISTS tarn_lines)
   list(APPEND TARN_MIXERS ${mixer})
 endforeach()
 
-# tarn_mixer_files(<variable> <kind>): kind is runtime (all but test.cpp and autograd.cpp), test or
-# autograd.
+# tarn_mixer_files(<variable> <kind>): kind is runtime (all but test.cpp) or test.
 function(tarn_mixer_files variable kind)
   set(files "")
   foreach(mixer IN LISTS TARN_MIXERS)
@@ -21,8 +20,6 @@ function(tarn_mixer_files variable kind)
       get_filename_component(name ${path} NAME)
       if(name STREQUAL "test.cpp")
         set(is test)
-      elseif(name STREQUAL "autograd.cpp")
-        set(is autograd)
       else()
         set(is runtime)
       endif()

@@ -11,18 +11,29 @@
 #include "base/json.h"
 #include "base/result.h"
 #include "base/threads.h"
-#include "kernels/gemm.h"
 #include "kernels/layout.h"
 
 namespace tarn::mixers {
 
 /// How a parameter starts. `scale` is the standard deviation, the bound or the value.
 struct Init {
-  enum class Kind : uint8_t { kConstant, kNormal, kUniform, kGridSinusoid, kOrdinal, kMixtureBias };
+  enum class Kind : uint8_t {
+    kConstant,
+    kNormal,
+    kUniform,
+    kGridSinusoid,
+    kOrdinal,
+    kMixtureBias,
+    kLogUniform,  ///< log u, u uniform in [scale, high]
+    kStepSize,    ///< b with softplus(b) = Δ, log Δ uniform in [log scale, log high]
+    kRamp,  ///< scale at the first of `period` columns, high at the last, a straight line between
+    kLogRamp,  ///< log of that
+  };
   Kind kind = Kind::kConstant;
   float scale = 0.0f;
   /// kGridSinusoid: row length; kOrdinal: levels; kMixtureBias: components (model/parameters.h).
   int64_t period = 0;
+  float high = 0.0f;
 };
 
 /// One row of a parameter table: what training creates, the file stores and the runtime reads.
@@ -52,7 +63,8 @@ struct MixerConfig {
 
 /// A row-wise input of the mechanism's operator (q, k, v, gates …): [rows, heads, dim].
 struct OpInput {
-  enum class Range : uint8_t { kNormal, kLogDecay, kUnitInterval };  ///< for random tests, benches
+  /// For random tests and benchmarks. kUnitNorm: each head's row has length 1.
+  enum class Range : uint8_t { kNormal, kLogDecay, kUnitInterval, kUnitNorm };
   std::string name;
   int64_t heads = 0;
   int64_t dim = 0;
@@ -64,7 +76,8 @@ struct OpShape {
   std::vector<OpInput> inputs;
   int64_t out_heads = 0;
   int64_t out_dim = 0;
-  int64_t saved_per_row = 0;  ///< f32 values per row that forward keeps for backward
+  int64_t saved_per_row = 0;           ///< f32 values per row that forward keeps for backward
+  std::vector<ParamSpec> params = {};  ///< parameters that the recurrence itself reads
 };
 
 /// Pointers to the state of each sequence: tensors[j][i] is state tensor j (order of the state
@@ -84,6 +97,7 @@ struct OpArgs {
   kernels::Sequences sequences;
   const int64_t* positions = nullptr;  ///< tokens each sequence has seen before; null: none
   std::span<const kernels::Heads<const T>> inputs;
+  std::span<const T* const> params;  ///< in the order of OpShape
   kernels::Heads<T> out;
   float* saved = nullptr;   ///< [rows, saved_per_row], or null when no backward follows
   StateRefs<StateT> state;  ///< in/out
@@ -102,34 +116,14 @@ struct OpBackwardArgs {
   kernels::Heads<const float> dout;
   StateRefs<const float> dfinal;  ///< gradient arriving at the final state; empty: zeros
   std::span<const kernels::Heads<float>> dinputs;
+  std::span<float* const> dparams;  ///< the parameters' gradients are added here
   StateRefs<float> dinitial;  ///< receives the gradient of the initial state; empty: not wanted
 };
 
 /// The passes of an operator whose work is counted.
 enum class OpPass : uint8_t { kForward, kBackward, kStep };
 
-/// A layer's weights, packed for the runtime; opaque outside the mechanism's folder.
-struct MixerWeights {
-  virtual ~MixerWeights() = default;
-  virtual int64_t size_bytes() const = 0;  ///< memory held
-};
-
-enum class Form : uint8_t { kAuto, kParallel, kChunk, kStep };
-
-/// One call of the whole layer: projections, operator, output projection.
-/// x and out are [rows, model_dim] dense; out is overwritten.
-struct LayerArgs {
-  const MixerConfig* config = nullptr;
-  const MixerWeights* weights = nullptr;
-  kernels::Sequences sequences;  ///< packed: begin[0] = 0, begin[i+1] = begin[i] + length[i]
-  const int64_t* positions = nullptr;
-  const float* x = nullptr;
-  float* out = nullptr;
-  StateRefs<float> state;   ///< in/out; empty: whole sequences from the initial state
-  Form form = Form::kAuto;  ///< kAuto: step when every length is 1 and there is state, else chunk
-  ThreadPool* pool = nullptr;
-  Arena* arena = nullptr;
-};
+struct LayerProgram;  // mixers/layer_program.h
 
 /// Everything the rest of the program knows about a mechanism: data, not a class tree. A null
 /// pointer means that there is no such form.
@@ -144,8 +138,8 @@ struct MixerDef {
   /// Reads the config object ("name" already removed); unknown keys are errors that name the key.
   Result<std::shared_ptr<const MixerConfig>> (*parse_config)(const Json& json, int64_t model_dim,
                                                              const std::string& where);
-  std::vector<ParamSpec> (*param_specs)(const MixerConfig& config);
-  std::vector<StateSpec> (*state_specs)(const MixerConfig& config);  ///< empty when not causal
+  /// The operator's state; empty when not causal.
+  std::vector<StateSpec> (*state_specs)(const MixerConfig& config);
   OpShape (*op_shape)(const MixerConfig& config);
 
   /// The token loop in double precision: ground truth.
@@ -161,12 +155,9 @@ struct MixerDef {
   /// exponentials) is not counted. Benchmarks compare times with the machine's limits on it.
   double (*flops)(const MixerConfig& config, OpPass pass, int64_t tokens);
 
-  /// Packs a layer's parameters (f32, order of param_specs) for `forward`; matrices as `options`
-  /// say.
-  std::unique_ptr<MixerWeights> (*prepare)(const MixerConfig& config,
-                                           std::span<const float* const> params,
-                                           const kernels::PackOptions& options);
-  void (*forward)(const LayerArgs& args) noexcept;
+  /// What surrounds the operator: projections, convolutions, gates, norms. Its parameters, its state,
+  /// its forms and its gradient follow from it.
+  LayerProgram (*layer)(const MixerConfig& config);
 
   /// Small configs (JSON objects) that cover the mechanism's options, awkward shapes included;
   /// conformance tests run them all. The first is also the benchmarks' base.

@@ -110,7 +110,7 @@ void run_block(const Call& call, size_t index, mixers::LayerArgs& args, int64_t 
   args.weights = block.mixer.get();
   args.x = pre ? normed : x;
   args.out = mixed;
-  layer.mixer->forward(args);
+  mixers::run_layer(*layer.mixer, args);
   if (pre) {
     add(size, mixed, x);
   } else {

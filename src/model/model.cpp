@@ -140,13 +140,13 @@ class Assembler {
                                                            const kernels::PackOptions& options) {
     std::vector<Buffer<float>> values;
     std::vector<const float*> pointers;
-    const size_t count = layer.mixer->param_specs(*layer.mixer_config).size();
+    const size_t count = mixers::layer_params(*layer.mixer, *layer.mixer_config).size();
     for (size_t i = 0; i < count; ++i) {
       TARN_ASSIGN(Buffer<float> parameter, next());
       pointers.push_back(parameter.data());
       values.push_back(std::move(parameter));
     }
-    return layer.mixer->prepare(*layer.mixer_config, pointers, options);
+    return mixers::prepare_layer(*layer.mixer, *layer.mixer_config, pointers, options);
   }
 
   Buffer<float> sinusoids() const {
@@ -187,7 +187,7 @@ struct Model::Impl {
     parameter_count = assembler.parameter_count();
     weight_bytes = assembler.weight_bytes();
     for (const LayerConfig& layer : config.layers) {
-      state_specs.push_back(layer.mixer->state_specs(*layer.mixer_config));
+      state_specs.push_back(mixers::layer_states(*layer.mixer, *layer.mixer_config));
     }
     if (!config.embedding_lags.empty()) state_specs.push_back({input_history_spec(config)});
     return {};

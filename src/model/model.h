@@ -11,7 +11,7 @@
 #include "base/result.h"
 #include "base/threads.h"
 #include "kernels/gemm.h"
-#include "mixers/mixer.h"
+#include "mixers/layer.h"
 #include "model/config.h"
 
 namespace tarn::model {

@@ -8,6 +8,7 @@
 #include "base/check.h"
 #include "base/checksum.h"
 #include "base/rng.h"
+#include "mixers/layer.h"
 
 namespace tarn::model {
 namespace {
@@ -117,6 +118,30 @@ void fill_mixture_bias(const ParamSpec& spec, float* values) {
   }
 }
 
+float between(const Init& init, Philox& rng) {
+  return init.scale + (init.high - init.scale) * rng.next_open_uniform();
+}
+
+/// softplus⁻¹(Δ) = log(e^Δ − 1).
+void fill_step_size(const ParamSpec& spec, Philox& rng, float* values) {
+  const Init logs{Init::Kind::kUniform, std::log(spec.init.scale), 0, std::log(spec.init.high)};
+  for (int64_t i = 0; i < element_count(spec.shape); ++i) {
+    const double step = std::exp(static_cast<double>(between(logs, rng)));
+    values[i] = static_cast<float>(std::log(std::expm1(step)));
+  }
+}
+
+void fill_ramp(const ParamSpec& spec, float* values) {
+  const int64_t columns = spec.init.period;
+  TARN_CHECK(columns > 0 && element_count(spec.shape) % columns == 0);
+  for (int64_t i = 0; i < element_count(spec.shape); ++i) {
+    const auto part =
+        columns == 1 ? 0.0f : static_cast<float>(i % columns) / static_cast<float>(columns - 1);
+    const float value = spec.init.scale + (spec.init.high - spec.init.scale) * part;
+    values[i] = spec.init.kind == Init::Kind::kLogRamp ? std::log(value) : value;
+  }
+}
+
 }  // namespace
 
 std::vector<ParamSpec> parameter_table(const ModelConfig& config) {
@@ -140,7 +165,7 @@ std::vector<ParamSpec> parameter_table(const ModelConfig& config) {
     const LayerConfig& layer = config.layers[i];
     const std::string prefix = "layers." + std::to_string(i) + ".";
     add_norm(config, prefix + "norm1", table);
-    for (ParamSpec& spec : layer.mixer->param_specs(*layer.mixer_config)) {
+    for (ParamSpec& spec : mixers::layer_params(*layer.mixer, *layer.mixer_config)) {
       spec.name = prefix + "mixer." + spec.name;
       table.push_back(std::move(spec));
     }
@@ -173,6 +198,12 @@ void initialise(const ParamSpec& spec, uint64_t seed, float* values) {
     case Init::Kind::kGridSinusoid: fill_grid_sinusoid(spec, values); return;
     case Init::Kind::kOrdinal: fill_ordinal(spec, rng, values); return;
     case Init::Kind::kMixtureBias: fill_mixture_bias(spec, values); return;
+    case Init::Kind::kLogUniform:
+      for (int64_t i = 0; i < count; ++i) values[i] = std::log(between(spec.init, rng));
+      return;
+    case Init::Kind::kStepSize: fill_step_size(spec, rng, values); return;
+    case Init::Kind::kRamp:
+    case Init::Kind::kLogRamp: fill_ramp(spec, values); return;
   }
 }
 

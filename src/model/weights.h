@@ -5,7 +5,7 @@
 
 #include "base/buffer.h"
 #include "kernels/gemm.h"
-#include "mixers/mixer.h"
+#include "mixers/layer.h"
 #include "model/config.h"
 
 namespace tarn::model {

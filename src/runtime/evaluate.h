@@ -9,7 +9,7 @@
 
 #include "base/result.h"
 #include "base/threads.h"
-#include "mixers/mixer.h"
+#include "mixers/layer.h"
 #include "model/model.h"
 
 namespace tarn::runtime {

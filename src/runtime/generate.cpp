@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "base/checked.h"
-#include "mixers/mixer.h"
+#include "mixers/layer.h"
 #include "runtime/prefix_runner.h"
 #include "runtime/prefix_timer.h"
 #include "runtime/process_memory.h"

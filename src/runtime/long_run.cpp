@@ -12,6 +12,7 @@
 #include "base/checked.h"
 #include "base/json.h"
 #include "base/rng.h"
+#include "runtime/operator_call.h"
 #include "runtime/selftest.h"
 
 namespace tarn::runtime {
@@ -29,6 +30,7 @@ class InputSource {
   double draw(mixers::OpInput::Range range) {
     using Range = mixers::OpInput::Range;
     switch (range) {
+      case Range::kUnitNorm:  // scaled afterwards
       case Range::kNormal: return normal();
       case Range::kLogDecay: {
         const double first = uniform();
@@ -87,6 +89,11 @@ class OperatorRun {
     }
     for (auto& tensor : state_) pointers_.push_back(tensor.data());
     for (T*& pointer : pointers_) rows_.push_back(&pointer);
+    for (const mixers::ParamSpec& spec : shape.params) {
+      params_.push_back(start_of<T>(spec));
+      param_pointers_.push_back(params_.back().data());
+    }
+    args_.params = param_pointers_;
     args_.config = &config;
     args_.sequences = {1, &begin_, &length_};
     args_.positions = &position_;
@@ -120,6 +127,8 @@ class OperatorRun {
   std::vector<T> inputs_;
   std::vector<T> out_;
   std::vector<kernels::Heads<const T>> heads_;
+  std::vector<Buffer<T>> params_;
+  std::vector<const T*> param_pointers_;
   std::vector<std::vector<T>> state_;
   std::vector<T*> pointers_;
   std::vector<T* const*> rows_;
@@ -235,9 +244,11 @@ Result<LongRunResult> long_run_check(const mixers::MixerDef& mixer, const LongRu
     }
     size_t next = 0;
     for (const mixers::OpInput& input : shape.inputs) {
-      for (int64_t i = 0; i < input.heads * input.dim; ++i, ++next) {
-        fast.inputs()[next] = static_cast<float>(source.draw(input.range));
-        exact.inputs()[next] = fast.inputs()[next];
+      for (int64_t h = 0; h < input.heads; ++h, next += static_cast<size_t>(input.dim)) {
+        const std::span<float> head(fast.inputs().data() + next, static_cast<size_t>(input.dim));
+        for (float& value : head) value = static_cast<float>(source.draw(input.range));
+        if (input.range == mixers::OpInput::Range::kUnitNorm) scale_to_unit_norm(head);
+        std::ranges::copy(head, exact.inputs().begin() + static_cast<int64_t>(next));
       }
     }
     times.time([&] { fast.step(mixer.step); });

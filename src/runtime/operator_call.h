@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstdint>
 #include <span>
 #include <type_traits>
@@ -13,6 +14,7 @@
 #include "base/dtype.h"
 #include "base/rng.h"
 #include "mixers/mixer.h"
+#include "model/parameters.h"
 
 namespace tarn::runtime {
 
@@ -23,6 +25,16 @@ T element_of(double value) {
     return f32_to_bf16(static_cast<float>(value));
   } else {
     return static_cast<T>(value);
+  }
+}
+
+/// The number that an element of a tensor stands for.
+template <class T>
+double number_of(T value) {
+  if constexpr (std::is_same_v<T, uint16_t>) {
+    return static_cast<double>(bf16_to_f32(value));
+  } else {
+    return static_cast<double>(value);
   }
 }
 
@@ -45,6 +57,7 @@ void fill_random(std::span<T> values, mixers::OpInput::Range range, uint64_t see
       const double uniform = static_cast<double>(word >> 8) * 0x1p-24;
       const double sum = (word & 0xffu) + (word >> 8 & 0xffu) + (word >> 16 & 0xffu) + (word >> 24);
       switch (range) {
+        case mixers::OpInput::Range::kUnitNorm:  // the caller scales whole heads
         case mixers::OpInput::Range::kNormal:
           values[j] = element_of<T>((sum - kByteSum) / kByteDeviation);
           break;
@@ -53,6 +66,26 @@ void fill_random(std::span<T> values, mixers::OpInput::Range range, uint64_t see
       }
     }
   }
+}
+
+template <class T>
+void scale_to_unit_norm(std::span<T> head) {
+  double square = 0.0;
+  for (const T value : head) square += number_of(value) * number_of(value);
+  const double scale = square > 0.0 ? 1.0 / std::sqrt(square) : 0.0;
+  for (T& value : head) value = element_of<T>(number_of(value) * scale);
+}
+
+/// A parameter of an operator as a model would start with.
+template <class T>
+Buffer<T> start_of(const mixers::ParamSpec& spec) {
+  Buffer<float> values(model::element_count(spec.shape));
+  model::initialise(spec, 0, values.data());
+  Buffer<T> result(values.size());
+  for (int64_t i = 0; i < values.size(); ++i) {
+    result[i] = element_of<T>(static_cast<double>(values[i]));
+  }
+  return result;
 }
 
 /// The form that takes whole sequences: of configs that are not causal there is only the parallel
@@ -79,10 +112,16 @@ class OperatorCall {
       heads_.push_back({inputs_.back().data(), input.heads * input.dim, input.dim});
       ranges_.push_back(input.range);
     }
+    for (const mixers::ParamSpec& spec : shape.params) {
+      params_.push_back(start_of<T>(spec));
+      param_pointers_.push_back(params_.back().data());
+      writable_params_.push_back(params_.back().data());
+    }
     out_ = Buffer<T>(rows_ * shape.out_heads * shape.out_dim);
     args_.config = &config;
     args_.sequences = {static_cast<int64_t>(lengths_.size()), begins_.data(), lengths_.data()};
     args_.inputs = heads_;
+    args_.params = param_pointers_;
     args_.out = {out_.data(), shape.out_heads * shape.out_dim, shape.out_dim};
   }
   OperatorCall(const OperatorCall&) = delete;
@@ -91,10 +130,17 @@ class OperatorCall {
   void randomise(uint64_t seed) {
     for (size_t i = 0; i < inputs_.size(); ++i) {
       fill_random(inputs_[i].span(), ranges_[i], seed, static_cast<uint32_t>(i));
+      if (ranges_[i] != mixers::OpInput::Range::kUnitNorm) continue;
+      const auto dim = static_cast<size_t>(heads_[i].head_stride);
+      for (size_t begin = 0; begin < static_cast<size_t>(inputs_[i].size()); begin += dim) {
+        scale_to_unit_norm(inputs_[i].span().subspan(begin, dim));
+      }
     }
   }
   Args& args() { return args_; }
   std::vector<Buffer<T>>& inputs() { return inputs_; }
+  /// The operator's parameters, at their start; also room for their gradients.
+  std::span<T* const> params() { return writable_params_; }
   Buffer<T>& out() { return out_; }
   std::vector<int64_t>& positions() { return positions_; }
   std::vector<int64_t>& begins() { return begins_; }
@@ -111,6 +157,9 @@ class OperatorCall {
   std::vector<Buffer<T>> inputs_;
   std::vector<mixers::OpInput::Range> ranges_;
   std::vector<kernels::Heads<const T>> heads_;
+  std::vector<Buffer<T>> params_;
+  std::vector<const T*> param_pointers_;
+  std::vector<T*> writable_params_;
   Buffer<T> out_;
   Args args_;
 };

@@ -143,6 +143,7 @@ Result<double> check_gradient(const Operator& op, const OperatorBenchOptions& op
   args.forward = call.args();
   args.dout = {dout.data(), call.args().out.row_stride, call.args().out.head_stride};
   args.dinputs = dinputs;
+  args.dparams = gradient.params();
   op.mixer.backward(args);
 
   double along = 0, gradient_squares = 0;

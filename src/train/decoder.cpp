@@ -7,6 +7,8 @@
 #include <memory>
 #include <span>
 
+#include "mixers/common/torch_mixer.h"
+#include "mixers/layer.h"
 #include "model/position.h"
 #include "train/functions.h"
 #include "train/loss.h"
@@ -50,7 +52,7 @@ Decoder::Decoder(const model::ModelConfig& config, ParameterBuffers& parameters,
     LayerIndex index;
     index.norm1 = next;
     index.mixer = next + norm_parameters(config);
-    index.mixer_count = layer.mixer->param_specs(*layer.mixer_config).size();
+    index.mixer_count = mixers::layer_params(*layer.mixer, *layer.mixer_config).size();
     index.norm2 = index.mixer + index.mixer_count;
     index.mlp = index.norm2 + norm_parameters(config);
     next = index.mlp + 4;
@@ -83,14 +85,13 @@ at::Tensor Decoder::norm(const at::Tensor& x, size_t first) const {
                      config_.norm_eps, {pool_, times_});
 }
 
-mixers::TorchLinear Decoder::linear_map(size_t first, DType precision) const {
-  return {parameters_[first], parameters_[first + 1], precision};
+mixers::TrainedLinear Decoder::linear_map(size_t first, DType precision) const {
+  return train::linear_map(parameters_[first], parameters_[first + 1], precision);
 }
 
 at::Tensor Decoder::block(const at::Tensor& x, size_t layer) const {
   const LayerIndex& index = layers_[layer];
   const model::LayerConfig& config = config_.layers[layer];
-  const mixers::TorchMixerDef* mixer = mixers::find_torch_mixer(*config.mixer);
   const bool pre = config_.placement == NormPlacement::kPre;
   mixers::TorchLayerArgs args;
   args.config = config.mixer_config;
@@ -100,7 +101,7 @@ at::Tensor Decoder::block(const at::Tensor& x, size_t layer) const {
   args.precision = precision_;
   args.pool = pool_;
   args.times = times_;
-  at::Tensor mixed = mixer->forward(*mixer, args);
+  at::Tensor mixed = mixers::torch_layer(*config.mixer, args);
   if (!pre) mixed = norm(mixed, index.norm1);
   const at::Tensor out =
       mlp(pre ? norm(mixed, index.norm2) : mixed, mixed, linear_map(index.mlp, precision_),

@@ -7,7 +7,7 @@
 #include "base/dtype.h"
 #include "base/part_times.h"
 #include "base/threads.h"
-#include "mixers/common/torch_mixer.h"
+#include "mixers/common/trained_linear.h"
 #include "model/config.h"
 #include "train/batches.h"
 #include "train/parameters.h"
@@ -37,7 +37,7 @@ class Decoder {
  private:
   at::Tensor embed(const Batch& batch) const;
   at::Tensor norm(const at::Tensor& x, size_t first) const;
-  mixers::TorchLinear linear_map(size_t first, DType precision) const;
+  mixers::TrainedLinear linear_map(size_t first, DType precision) const;
   at::Tensor block(const at::Tensor& x, size_t layer) const;
 
   const model::ModelConfig& config_;

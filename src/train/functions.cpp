@@ -12,13 +12,14 @@
 #include "kernels/norm.h"
 #include "kernels/norm_gradient.h"
 #include "kernels/product.h"
+#include "mixers/common/torch_mixer.h"
 
 namespace tarn::train {
 namespace {
 
 using kernels::Activation;
 using kernels::RowProduct;
-using mixers::TorchLinear;
+using mixers::TrainedLinear;
 using mixers::training_arena;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
@@ -161,7 +162,7 @@ struct NormFunction : torch::autograd::Function<NormFunction> {
 };
 
 struct MlpCall {
-  TorchLinear up, down;
+  TrainedLinear up, down;
   Activation activation;
   bool separate;  ///< the residual is another tensor than x
   Execution execution;
@@ -207,7 +208,7 @@ struct MlpFunction : torch::autograd::Function<MlpFunction> {
                             const std::optional<at::Tensor>& residual, const MlpCall& call) {
     const int64_t rows = rows_of(x);
     const int64_t dim = x.size(-1);
-    const int64_t hidden = call.up.weight.size(0);
+    const int64_t hidden = call.up.out_dim;
     const PartTimer timer(call.execution.times, "mlp", call.up.flops(rows) + call.down.flops(rows),
                           call.up.precision);
     const bool relu = call.activation == Activation::kRelu;
@@ -221,10 +222,10 @@ struct MlpFunction : torch::autograd::Function<MlpFunction> {
     float* first = (keeps_input ? u : h).mutable_data_ptr<float>();
     float* activated = h.mutable_data_ptr<float>();
     RowProduct to_hidden = dense_product(data(x), dim, first, hidden);
-    to_hidden.bias = data(call.up.bias);
+    to_hidden.bias = call.up.bias;
     to_hidden.relu = relu;
     RowProduct to_out = dense_product(activated, hidden, y.mutable_data_ptr<float>(), dim);
-    to_out.bias = data(call.down.bias);
+    to_out.bias = call.down.bias;
     to_out.addend = data(residual ? *residual : x);
     for_row_blocks(call.execution.pool, rows, [&](int64_t begin, int64_t end) {
       kernels::multiply_rows(up, kernels::rows_of(to_hidden, begin, end));
@@ -246,7 +247,7 @@ struct MlpFunction : torch::autograd::Function<MlpFunction> {
     const at::Tensor &x = kept[0], &h = kept[1], &u = kept[2];
     const int64_t rows = rows_of(x);
     const int64_t dim = x.size(-1);
-    const int64_t hidden = call.up.weight.size(0);
+    const int64_t hidden = call.up.out_dim;
     const PartTimer timer(call.execution.times, "mlp backward",
                           2.0 * (call.up.flops(rows) + call.down.flops(rows)), call.up.precision);
     ThreadPool* pool = call.execution.pool;
@@ -271,27 +272,27 @@ struct MlpFunction : torch::autograd::Function<MlpFunction> {
       to_input.a = data(dh);
       kernels::multiply_rows(up, to_input, pool);
     }
-    call.down.add_gradient(rows, data(dy), data(h), pool);
-    call.up.add_gradient(rows, data(dh), data(x), pool);
+    call.down.add_gradient(rows, data(dy), dim, data(h), hidden, pool);
+    call.up.add_gradient(rows, data(dh), hidden, data(x), dim, pool);
     return {dx, call.separate ? dy : at::Tensor(), at::Tensor()};
   }
 };
 
 struct LinearCall {
-  TorchLinear map;
+  TrainedLinear map;
   Execution execution;
 };
 
 struct LinearFunction : torch::autograd::Function<LinearFunction> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& x, const LinearCall& call) {
     const int64_t rows = rows_of(x);
-    const int64_t out_dim = call.map.weight.size(0);
+    const int64_t out_dim = call.map.out_dim;
     const PartTimer timer(call.execution.times, "head", call.map.flops(rows), call.map.precision);
     at::Tensor y = at::empty({rows, out_dim}, x.options());
     ArenaScope scope(training_arena());
     RowProduct product = dense_product(data(x), x.size(-1), y.mutable_data_ptr<float>(), out_dim);
     product.rows = rows;
-    product.bias = data(call.map.bias);
+    product.bias = call.map.bias;
     kernels::multiply_rows(call.map.pack(call.execution.pool, training_arena()), product,
                            call.execution.pool);
     context->save_for_backward({x});
@@ -313,7 +314,7 @@ struct LinearFunction : torch::autograd::Function<LinearFunction> {
     product.rows = rows;
     kernels::multiply_rows(call.map.pack_for_gradient(call.execution.pool, training_arena()),
                            product, call.execution.pool);
-    call.map.add_gradient(rows, data(dy), data(x), call.execution.pool);
+    call.map.add_gradient(rows, data(dy), dy.size(-1), data(x), x.size(-1), call.execution.pool);
     return {dx, at::Tensor()};
   }
 };
@@ -329,14 +330,20 @@ at::Tensor norm(const at::Tensor& x, const at::Tensor& weight, const at::Tensor&
   return NormFunction::apply(x, NormCall{weight, bias, eps, execution});
 }
 
-at::Tensor mlp(const at::Tensor& x, const at::Tensor& residual, const TorchLinear& up,
-               Activation activation, const TorchLinear& down, const Execution& execution) {
+TrainedLinear linear_map(const at::Tensor& weight, const at::Tensor& bias, DType precision) {
+  TORCH_CHECK(weight.grad().defined() && bias.grad().defined(), "a linear map has no gradients");
+  return {weight.size(0),      weight.size(1),    data(weight), data(bias),
+          gradient_of(weight), gradient_of(bias), precision};
+}
+
+at::Tensor mlp(const at::Tensor& x, const at::Tensor& residual, const TrainedLinear& up,
+               Activation activation, const TrainedLinear& down, const Execution& execution) {
   const bool separate = !residual.is_same(x);
   return MlpFunction::apply(x, separate ? std::optional(residual) : std::nullopt,
                             MlpCall{up, down, activation, separate, execution});
 }
 
-at::Tensor linear(const at::Tensor& x, const TorchLinear& map, const Execution& execution) {
+at::Tensor linear(const at::Tensor& x, const TrainedLinear& map, const Execution& execution) {
   return LinearFunction::apply(x, LinearCall{map, execution});
 }
 

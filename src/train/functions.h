@@ -8,7 +8,7 @@
 #include "base/part_times.h"
 #include "base/threads.h"
 #include "kernels/activation.h"
-#include "mixers/common/torch_mixer.h"
+#include "mixers/common/trained_linear.h"
 
 namespace tarn::train {
 
@@ -39,12 +39,17 @@ at::Tensor embedding(const EmbeddingArgs& args, const Execution& execution);
 at::Tensor norm(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, float eps,
                 const Execution& execution);
 
+/// A linear map whose weight [out, in] and bias [out] are leaves with gradients.
+mixers::TrainedLinear linear_map(const at::Tensor& weight, const at::Tensor& bias,
+                                 DType precision = DType::kF32);
+
 /// residual + down(f(up(x))); `residual` may be x itself.
-at::Tensor mlp(const at::Tensor& x, const at::Tensor& residual, const mixers::TorchLinear& up,
-               kernels::Activation activation, const mixers::TorchLinear& down,
+at::Tensor mlp(const at::Tensor& x, const at::Tensor& residual, const mixers::TrainedLinear& up,
+               kernels::Activation activation, const mixers::TrainedLinear& down,
                const Execution& execution);
 
 /// x·Wᵀ + b as [rows, out]: the head.
-at::Tensor linear(const at::Tensor& x, const mixers::TorchLinear& map, const Execution& execution);
+at::Tensor linear(const at::Tensor& x, const mixers::TrainedLinear& map,
+                  const Execution& execution);
 
 }  // namespace tarn::train

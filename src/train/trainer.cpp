@@ -9,7 +9,6 @@
 #include <optional>
 
 #include "base/file.h"
-#include "mixers/common/torch_mixer.h"
 #include "train/batches.h"
 #include "train/checkpoint.h"
 #include "train/learner.h"
@@ -247,10 +246,10 @@ Result<TrainResult> Trainer::run() {
 Result<data::SequenceDataset> load_training_data(const TrainConfig& config,
                                                  const std::string& directory) {
   for (const model::LayerConfig& layer : config.model.layers) {
-    if (mixers::find_torch_mixer(*layer.mixer) == nullptr) {
+    if (layer.mixer->backward == nullptr) {
       return Error{
           ErrorCode::kUnsupported,
-          fmt::format("mixer \"{}\" cannot be trained: it has no autograd.cpp", layer.mixer->name),
+          fmt::format("mixer \"{}\" cannot be trained: it has no gradient", layer.mixer->name),
           "model.layers"};
     }
   }

@@ -23,7 +23,7 @@ ARROWS = {
 
 # Library header (in quotes or brackets) -> files that may include it.
 FENCES = {
-    r"(torch|ATen|c10)/": r"src/train/|src/mixers/\w+/autograd\.cpp$|src/mixers/common/torch_mixer",
+    r"(torch|ATen|c10)/": r"src/train/|src/mixers/common/autograd\.cpp$|src/mixers/common/torch_mixer",
     r"boost/json": r"src/base/json\.cpp$",
     r"hwy/": r"src/kernels/",
     r"(dnnl|oneapi)": r"src/onednn/",
@@ -120,7 +120,8 @@ PLANTED = [
     ("src/runtime/a.cpp", '#include "mixers/common/gates.h"', 1),
     ("src/train/a.cpp", '#include "mixers/common/torch_mixer.h"', 0),
     ("src/mixers/one/mixer.cpp", "#include <torch/torch.h>", 1),
-    ("src/mixers/one/autograd.cpp", "#include <torch/torch.h>\nthrow 1;", 0),
+    ("src/mixers/one/autograd.cpp", "#include <torch/torch.h>", 1),
+    ("src/mixers/common/autograd.cpp", "#include <torch/torch.h>\nthrow 1;", 0),
     ("src/runtime/a.cpp", "#include <boost/json.hpp>", 1),
     ("src/model/a.cpp", "#include <hwy/highway.h>", 1),
     ("src/kernels/a.cpp", '#include "hwy/highway.h"', 0),

@@ -6,7 +6,7 @@ import re
 
 import arch
 
-NEEDED = ("README.md", "mixer.cpp", "autograd.cpp", "test.cpp")
+NEEDED = ("README.md", "mixer.cpp", "test.cpp")
 README_PARTS = ("Definition", "Config", "Parameters", "Forms", "State", "Numerics", "Limits")
 NOT_MECHANISMS = {"common", "_template"}
 

@@ -261,6 +261,14 @@ TEST_P(Conformance, GradientMatchesFiniteDifferences) {
     }
   }
   EXPECT_LE(relative_error(got.dinputs, want), 4.0 * tolerance(10));
+  for (size_t p = 0; p < g.problem.params.size(); ++p) {
+    std::vector<double> want_param;
+    for (double& value : g.problem.params[p]) {
+      want_param.push_back(difference_quotient(harness, g, &value));
+    }
+    EXPECT_LE(relative_error(got.dparams[p], want_param), 4.0 * tolerance(10))
+        << harness.shape.params[p].name;
+  }
   for (size_t j = 0; j < g.problem.state.size(); ++j) {
     for (size_t i = 0; i < g.problem.state[j].size(); ++i) {
       auto& state = g.problem.state[j][i];

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "base/checksum.h"
 #include "base/rng.h"
 
 namespace tarn::conformance {
@@ -20,11 +21,20 @@ constexpr T kNaN = std::numeric_limits<T>::quiet_NaN();
 
 double draw(OpInput::Range range, Philox& rng) {
   switch (range) {
+    case OpInput::Range::kUnitNorm:  // scaled afterwards
     case OpInput::Range::kNormal: return rng.next_normal();
     case OpInput::Range::kLogDecay: return -3.0 * rng.next_uniform() * rng.next_uniform();
     case OpInput::Range::kUnitInterval: return rng.next_uniform();
   }
   return 0.0;
+}
+
+void scale_to_unit_norm(const OpInput& input, double* row) {
+  for (int64_t h = 0; h < input.heads; ++h, row += input.dim) {
+    double square = 0.0;
+    for (int64_t c = 0; c < input.dim; ++c) square += row[c] * row[c];
+    for (int64_t c = 0; c < input.dim; ++c) row[c] /= std::sqrt(square);
+  }
 }
 
 template <class T>
@@ -41,23 +51,33 @@ StateValues<T> convert(const StateValues<double>& values) {
   return result;
 }
 
-/// Pointer tables over StateValues, as StateRefs wants them.
-template <class T, class Values>
-struct StateTable {
-  std::vector<std::vector<T*>> pointers;
-  std::vector<T* const*> tensors;
-
-  explicit StateTable(Values& values) {
-    for (auto& tensor : values) {
-      auto& row = pointers.emplace_back();
-      for (auto& sequence : tensor) row.push_back(sequence.data());
-    }
-    for (auto& row : pointers) tensors.push_back(row.data());
-  }
-  mixers::StateRefs<T> refs() const { return {tensors}; }
-};
-
 }  // namespace
+
+std::vector<double> draw_parameter(const mixers::ParamSpec& spec, uint64_t seed) {
+  using Kind = mixers::Init::Kind;
+  int64_t size = 1;
+  for (int64_t extent : spec.shape) size *= extent;
+  std::vector<double> values(static_cast<size_t>(size));
+  Philox rng{seed, xxh3_64(spec.name.data(), static_cast<int64_t>(spec.name.size())), 0};
+  const double low = spec.init.scale;
+  const double high = spec.init.high;
+  for (double& value : values) {
+    const double uniform = rng.next_open_uniform();
+    switch (spec.init.kind) {
+      case Kind::kUniform: value = low * (2.0 * uniform - 1.0); break;
+      case Kind::kNormal: value = low * rng.next_normal(); break;
+      case Kind::kLogUniform:
+      case Kind::kLogRamp: value = std::log(low + (high - low) * uniform); break;
+      case Kind::kRamp: value = low + (high - low) * uniform; break;
+      case Kind::kStepSize:
+        value = std::log(std::expm1(low * std::pow(high / low, uniform)));
+        break;
+      default: value = low + 0.3 * rng.next_normal(); break;
+    }
+    value = static_cast<float>(value);
+  }
+  return values;
+}
 
 Harness::Harness(const mixers::MixerDef& definition, const std::string& config_text)
     : mixer(definition) {
@@ -92,12 +112,16 @@ Problem Harness::make_problem(const Layout& layout, uint64_t seed, bool with_sta
     for (int64_t r = 0; r < layout.lengths[i]; ++r) {
       double* row = problem.inputs.data() + (problem.begins[i] + r) * problem.width;
       for (const OpInput& input : shape.inputs) {
-        for (int64_t c = 0; c < input.heads * input.dim; ++c) {
-          // Rounded to float, so that every precision starts from the same numbers.
-          *row++ = static_cast<float>(draw(input.range, rng));
-        }
+        for (int64_t c = 0; c < input.heads * input.dim; ++c) row[c] = draw(input.range, rng);
+        if (input.range == OpInput::Range::kUnitNorm) scale_to_unit_norm(input, row);
+        // Rounded to float, so that every precision starts from the same numbers.
+        for (int64_t c = 0; c < input.heads * input.dim; ++c) row[c] = static_cast<float>(row[c]);
+        row += input.heads * input.dim;
       }
     }
+  }
+  for (const mixers::ParamSpec& spec : shape.params) {
+    problem.params.push_back(draw_parameter(spec, 5));
   }
   if (!with_state) return problem;
   for (size_t j = 0; j < state_specs.size(); ++j) {
@@ -126,6 +150,9 @@ template <class T>
 Outcome<T> Harness::call(void (*form)(const OpArgs<T>&), const Problem& problem, int64_t chunk_size,
                          ThreadPool* pool) const {
   const std::vector<T> inputs = convert<T>(problem.inputs);
+  std::vector<std::vector<T>> params;
+  for (const auto& parameter : problem.params) params.push_back(convert<T>(parameter));
+  const auto param_pointers = pointers_to<const T>(params);
   Outcome<T> outcome;
   outcome.state = convert<T>(problem.state);
   outcome.out.assign(static_cast<size_t>(problem.rows * out_width()), kNaN<T>);
@@ -145,6 +172,7 @@ Outcome<T> Harness::call(void (*form)(const OpArgs<T>&), const Problem& problem,
                     problem.layout.lengths.data()};
   args.positions = problem.layout.prefixes.data();
   args.inputs = heads;
+  args.params = param_pointers;
   args.out = {outcome.out.data(), out_width(), shape.out_dim};
   args.saved = std::is_same_v<T, float> ? outcome.saved.data() : nullptr;
   args.state = table.refs();
@@ -222,6 +250,13 @@ Gradients Harness::gradient(const Problem& problem, const std::vector<float>& do
     dheads.push_back({result.dinputs.data() + column, problem.width, input.dim});
     column += input.heads * input.dim;
   }
+  std::vector<std::vector<float>> params;
+  for (const auto& parameter : problem.params) {
+    params.push_back(convert<float>(parameter));
+    result.dparams.emplace_back(parameter.size(), 0.0f);
+  }
+  const auto param_pointers = pointers_to<const float>(params);
+  const auto dparam_pointers = pointers_to<float>(result.dparams);
   StateTable<float, StateValues<float>> initial_table(initial);
   StateTable<const float, const StateValues<float>> dfinal_table(dfinal);
   StateTable<float, StateValues<float>> dinitial_table(result.dinitial);
@@ -234,6 +269,7 @@ Gradients Harness::gradient(const Problem& problem, const std::vector<float>& do
                             problem.layout.lengths.data()};
   args.forward.positions = problem.layout.prefixes.data();
   args.forward.inputs = heads;
+  args.forward.params = param_pointers;
   args.forward.out = {out.data(), out_width(), shape.out_dim};
   args.forward.saved = saved.data();
   args.forward.state = initial_table.refs();
@@ -242,6 +278,7 @@ Gradients Harness::gradient(const Problem& problem, const std::vector<float>& do
   args.dout = {dout.data(), out_width(), shape.out_dim};
   args.dfinal = dfinal_table.refs();
   args.dinputs = dheads;
+  args.dparams = dparam_pointers;
   args.dinitial = dinitial_table.refs();
   mixer.backward(args);
   return result;

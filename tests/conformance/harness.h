@@ -29,9 +29,10 @@ struct Problem {
   Layout layout;
   std::vector<int64_t> begins;
   int64_t rows = 0;
-  int64_t width = 0;           ///< values per row, an odd padding included
-  std::vector<double> inputs;  ///< [rows, width]
-  StateValues<double> state;   ///< empty when the config has no state
+  int64_t width = 0;                        ///< values per row, an odd padding included
+  std::vector<double> inputs;               ///< [rows, width]
+  std::vector<std::vector<double>> params;  ///< of the operator
+  StateValues<double> state;                ///< empty when the config has no state
 };
 
 template <class T>
@@ -43,8 +44,36 @@ struct Outcome {
 
 struct Gradients {
   std::vector<float> dinputs;  ///< [rows, width]
+  std::vector<std::vector<float>> dparams;
   StateValues<float> dinitial;
 };
+
+/// Values of a parameter near its start, none of them special, rounded to float.
+std::vector<double> draw_parameter(const mixers::ParamSpec& spec, uint64_t seed);
+
+/// Pointer tables over StateValues, as StateRefs wants them.
+template <class T, class Values>
+struct StateTable {
+  std::vector<std::vector<T*>> pointers;
+  std::vector<T* const*> tensors;
+
+  explicit StateTable(Values& values) {
+    for (auto& tensor : values) {
+      auto& row = pointers.emplace_back();
+      for (auto& sequence : tensor) row.push_back(sequence.data());
+    }
+    for (auto& row : pointers) tensors.push_back(row.data());
+  }
+  mixers::StateRefs<T> refs() const { return {tensors}; }
+};
+
+/// Pointers to each of several arrays.
+template <class T, class Values>
+std::vector<T*> pointers_to(Values& arrays) {
+  std::vector<T*> result;
+  for (auto& array : arrays) result.push_back(array.data());
+  return result;
+}
 
 /// One mechanism with one of its example configs.
 class Harness {

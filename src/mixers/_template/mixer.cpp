@@ -1,5 +1,5 @@
 #include "mixers/_template/_template.h"
-#include "mixers/common/projected_layer.h"
+#include "mixers/layer_program.h"
 
 namespace tarn::mixers::_template {
 
@@ -30,10 +30,6 @@ OpShape op_shape(const MixerConfig& base) {
   return shape;
 }
 
-std::vector<ParamSpec> param_specs(const MixerConfig& config) {
-  return projected_layer_params(op_shape(config), config_of(&config).model_dim);
-}
-
 std::vector<StateSpec> state_specs(const MixerConfig& base) {
   const Config& config = config_of(&base);
   return {{"s", {config.num_heads, config.value_dim}, 0.0f, false}};
@@ -48,14 +44,9 @@ double flops(const MixerConfig& base, OpPass pass, int64_t tokens) {
   return (pass == OpPass::kForward ? 4 : 8) * channels * static_cast<double>(tokens);
 }
 
-std::unique_ptr<MixerWeights> prepare(const MixerConfig& config,
-                                      std::span<const float* const> params,
-                                      const kernels::PackOptions& options) {
-  return prepare_projected_layer(op_shape(config), config_of(&config).model_dim, params,
-                                 state_specs(config), options);
+LayerProgram layer(const MixerConfig& config) {
+  return projected_layer(op_shape(config), state_specs(config), config_of(&config).model_dim);
 }
-
-void forward(const LayerArgs& args) noexcept { forward_projected_layer(kDef, args); }
 
 std::vector<std::string> example_configs() {
   return {R"({"num_heads": 4, "value_dim": 32})",
@@ -73,7 +64,6 @@ const MixerDef kDef{
     .state_formula = "4*H*V",
     .bounded_state = true,
     .parse_config = parse_config,
-    .param_specs = param_specs,
     .state_specs = state_specs,
     .op_shape = op_shape,
     .recurrent = recurrent_forward,
@@ -82,8 +72,7 @@ const MixerDef kDef{
     .step = step,
     .backward = chunk_backward,
     .flops = flops,
-    .prepare = prepare,
-    .forward = forward,
+    .layer = layer,
     .example_configs = example_configs,
 };
 

@@ -1,5 +1,5 @@
 #include "kernels/state_update.h"
-#include "mixers/common/projected_layer.h"
+#include "mixers/layer_program.h"
 #include "mixers/linear_attention/linear_attention.h"
 
 namespace tarn::mixers::linear_attention {
@@ -87,10 +87,6 @@ OpShape op_shape(const MixerConfig& base) {
   shape.out_dim = config.value_dim;
   shape.saved_per_row = config.num_heads;  // the denominators
   return shape;
-}
-
-std::vector<ParamSpec> param_specs(const MixerConfig& config) {
-  return projected_layer_params(op_shape(config), config_of(&config).model_dim);
 }
 
 std::vector<StateSpec> state_specs(const MixerConfig& base) {
@@ -183,17 +179,8 @@ double flops(const MixerConfig& base, OpPass pass, int64_t tokens) {
   return (pass == OpPass::kForward ? 4 : 12) * state * static_cast<double>(tokens);
 }
 
-std::unique_ptr<MixerWeights> prepare(const MixerConfig& config,
-                                      std::span<const float* const> params,
-                                      const kernels::PackOptions& options) {
-  return prepare_projected_layer(op_shape(config), config_of(&config).model_dim, params,
-                                 state_specs(config), options);
-}
-
-void forward(const LayerArgs& args) noexcept {
-  LayerArgs chosen = args;
-  if (!config_of(args.config).causal) chosen.form = Form::kParallel;
-  forward_projected_layer(kDef, chosen);
+LayerProgram layer(const MixerConfig& config) {
+  return projected_layer(op_shape(config), state_specs(config), config_of(&config).model_dim);
 }
 
 std::vector<std::string> example_configs() {
@@ -219,7 +206,6 @@ const MixerDef kDef{
     .state_formula = "4*H*(F*V + F), F = feature dim (K unless favor)",
     .bounded_state = true,
     .parse_config = parse_config,
-    .param_specs = param_specs,
     .state_specs = state_specs,
     .op_shape = op_shape,
     .recurrent = recurrent,
@@ -229,8 +215,7 @@ const MixerDef kDef{
     .backward = backward,
     .chunk_bf16 = chunk_bf16,
     .flops = flops,
-    .prepare = prepare,
-    .forward = forward,
+    .layer = layer,
     .example_configs = example_configs,
 };
 

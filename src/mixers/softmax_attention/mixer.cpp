@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "kernels/softmax_attention.h"
-#include "mixers/common/projected_layer.h"
+#include "mixers/layer_program.h"
 #include "mixers/softmax_attention/softmax_attention.h"
 
 namespace tarn::mixers::softmax_attention {
@@ -59,10 +59,6 @@ OpShape op_shape(const MixerConfig& base) {
   shape.out_dim = config.value_dim;
   shape.saved_per_row = config.num_heads;  // log of the sum of exponentials
   return shape;
-}
-
-std::vector<ParamSpec> param_specs(const MixerConfig& config) {
-  return projected_layer_params(op_shape(config), config_of(&config).model_dim);
 }
 
 std::vector<StateSpec> state_specs(const MixerConfig& base) {
@@ -332,14 +328,9 @@ double flops(const MixerConfig& base, OpPass pass, int64_t tokens) {
   return static_cast<double>(config.num_heads) * per_pair * pairs;
 }
 
-std::unique_ptr<MixerWeights> prepare(const MixerConfig& config,
-                                      std::span<const float* const> params,
-                                      const kernels::PackOptions& options) {
-  return prepare_projected_layer(op_shape(config), config_of(&config).model_dim, params,
-                                 state_specs(config), options);
+LayerProgram layer(const MixerConfig& config) {
+  return projected_layer(op_shape(config), state_specs(config), config_of(&config).model_dim);
 }
-
-void forward(const LayerArgs& args) noexcept { forward_projected_layer(kDef, args); }
 
 std::vector<std::string> example_configs() {
   return {R"({"num_heads": 4, "key_dim": 32})", R"({"num_heads": 2, "key_dim": 5, "value_dim": 3})",
@@ -359,7 +350,6 @@ const MixerDef kDef{
     .state_formula = "4*T*Hkv*(K + V)",
     .bounded_state = false,
     .parse_config = parse_config,
-    .param_specs = param_specs,
     .state_specs = state_specs,
     .op_shape = op_shape,
     .recurrent = recurrent,
@@ -368,8 +358,7 @@ const MixerDef kDef{
     .step = attend,
     .backward = backward,
     .flops = flops,
-    .prepare = prepare,
-    .forward = forward,
+    .layer = layer,
     .example_configs = example_configs,
 };
 

@@ -8,6 +8,7 @@
 #include <set>
 
 #include "base/buffer.h"
+#include "mixers/layer.h"
 #include "unit/model/configs.h"
 
 namespace tarn::model {
@@ -56,7 +57,7 @@ TEST(ParameterTable, HasTheDocumentedNamesAndShapes) {
     EXPECT_FALSE(find(table, name)->weight_decay) << name;
   }
   const LayerConfig layer = config_of(small_config()).layers[0];
-  for (const ParamSpec& spec : layer.mixer->param_specs(*layer.mixer_config)) {
+  for (const ParamSpec& spec : mixers::layer_params(*layer.mixer, *layer.mixer_config)) {
     ASSERT_NE(find(table, "layers.0.mixer." + spec.name), nullptr);
     EXPECT_EQ(find(table, "layers.1.mixer." + spec.name)->shape, spec.shape);
   }

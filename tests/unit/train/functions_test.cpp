@@ -56,9 +56,8 @@ TEST_P(MlpTest, MatchesPlainTorchInDouble) {
     Leaf x({3, 67, 24}, 1.0), other({3, 67, 24}, 1.0);
     Leaf up({40, 24}, 0.3), up_bias({40}, 0.3), down({24, 40}, 0.3), down_bias({24}, 0.3);
     const Leaf& residual = own_residual ? other : x;
-    const at::Tensor y =
-        mlp(x.ours, residual.ours, {up.ours, up_bias.ours, DType::kF32}, activation,
-            {down.ours, down_bias.ours, DType::kF32}, {pool.get(), nullptr});
+    const at::Tensor y = mlp(x.ours, residual.ours, linear_map(up.ours, up_bias.ours), activation,
+                             linear_map(down.ours, down_bias.ours), {pool.get(), nullptr});
     const at::Tensor wanted =
         residual.plain +
         at::linear(activate(activation, at::linear(x.plain, up.plain, up_bias.plain)), down.plain,
@@ -88,7 +87,7 @@ INSTANTIATE_TEST_SUITE_P(Activations, MlpTest,
 TEST(Linear, MatchesPlainTorchInDouble) {
   at::manual_seed(2);
   Leaf x({2, 19, 33}, 1.0), weight({30, 33}, 0.3), bias({30}, 0.3);
-  const at::Tensor y = linear(x.ours, {weight.ours, bias.ours, DType::kF32}, {});
+  const at::Tensor y = linear(x.ours, linear_map(weight.ours, bias.ours), {});
   const at::Tensor wanted = at::linear(x.plain, weight.plain, bias.plain).view({38, 30});
   expect_close(y, wanted, 16.0 * kEps, "y");
   const at::Tensor dy = at::randn({38, 30});

@@ -1,0 +1,53 @@
+#pragma once
+
+#include <limits>
+#include <string>
+
+#include "mixers/layer_program.h"
+
+namespace tarn::mixers {
+
+/// Stages that several mechanisms put around their operators. Each takes columns of a value and
+/// returns a new one; the layer's forms, its gradient and its state follow. Per row unless said;
+/// every function has a double-precision twin that tests compare with.
+
+enum class GateFunction : uint8_t { kIdentity, kSigmoid, kSilu, kTanh, kLogSigmoid, kSquaredRelu };
+
+/// y = scale · f(x).
+Slice apply_function(LayerBuilder& builder, GateFunction function, const Slice& x,
+                     float scale = 1.0f);
+
+/// y = x · f(gate); x and gate of equal width.
+Slice apply_gate(LayerBuilder& builder, GateFunction function, const Slice& x, const Slice& gate);
+
+/// y[h] = x[h] + d[h]·skip[h]: parameter NAME [heads], starts at 1.
+Slice add_skip(LayerBuilder& builder, const std::string& name, const Slice& x, const Slice& skip);
+
+/// Depthwise causal convolution over tokens, then SiLU: y_t[c] = silu(Σ_w weight[c, w]·x_{t−W+1+w}[c]
+/// (+ bias[c])). Parameters NAME.weight [channels, W], NAME.bias [channels]. State NAME [W − 1,
+/// channels]: the last inputs, oldest first. Not rowwise.
+Slice short_convolution(LayerBuilder& builder, const std::string& name, const Slice& x,
+                        int64_t width, bool bias);
+
+/// Per head y = x / √(Σ x² + eps) (flash-linear-attention's l2norm), or, with `clamped`,
+/// x / max(√Σ x², eps) (torch's normalize).
+Slice l2_norm(LayerBuilder& builder, const Slice& x, float eps, bool clamped = false);
+
+/// Per head y = x / √(mean x² + eps) · weight: parameter NAME.weight [dim], one for all heads, or
+/// [heads·dim] when `own_weights`.
+Slice rms_norm(LayerBuilder& builder, const std::string& name, const Slice& x, float eps,
+               bool own_weights = false);
+
+/// Rotary position embedding of the first `rotary_dim` channels of each head (half-split pairs).
+/// Not rowwise: reads positions.
+Slice rotate_positions(LayerBuilder& builder, const Slice& x, int64_t rotary_dim, double base);
+
+/// Δ = min(max(softplus(x + NAME), low), high): parameter NAME [width], which starts so that Δ is
+/// log-uniform in [0.001, 0.1] (Gu 2023, arXiv 2312.00752, section 3.6).
+Slice step_size(LayerBuilder& builder, const std::string& name, const Slice& x, float low = 0.0f,
+                float high = std::numeric_limits<float>::infinity());
+
+/// g[h] = −exp(NAME[h])·Δ[h] ≤ 0: parameter NAME [heads], starts at log u, u uniform in [1, 16].
+Slice log_decay(LayerBuilder& builder, const std::string& name, const Slice& step);
+
+}  // namespace tarn::mixers
