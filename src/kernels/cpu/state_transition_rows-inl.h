@@ -1,0 +1,82 @@
+// Row-wise pieces of the forms of the state transition, compiled once per target.
+#if defined(TARN_KERNELS_CPU_STATE_TRANSITION_ROWS_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef TARN_KERNELS_CPU_STATE_TRANSITION_ROWS_INL_H_
+#undef TARN_KERNELS_CPU_STATE_TRANSITION_ROWS_INL_H_
+#else
+#define TARN_KERNELS_CPU_STATE_TRANSITION_ROWS_INL_H_
+#endif
+
+#include <algorithm>
+#include <cstdint>
+
+#include "hwy/highway.h"
+#include "kernels/cpu/exp-inl.h"
+#include "kernels/cpu/simd-inl.h"
+#include "kernels/cpu/state_update_rows-inl.h"
+#include "kernels/state_transition.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace tarn::kernels {
+namespace HWY_NAMESPACE {
+
+/// to[i] = f(from vectors at i) for all i in [0, size): `f` gets one vector of each input.
+template <class F>
+HWY_INLINE void map_row(int64_t size, const float* x, float* to, const F& f) {
+  const F32 d;
+  int64_t i = 0;
+  for (; i + kLanes <= size; i += kLanes) hn::StoreU(f(hn::LoadU(d, x + i)), d, to + i);
+  if (i < size) {
+    const Tail tail(size - i);
+    store_partial(f(load_partial(x + i, tail)), to + i, tail);
+  }
+}
+template <class F>
+HWY_INLINE void map_row(int64_t size, const float* x, const float* y, float* to, const F& f) {
+  const F32 d;
+  int64_t i = 0;
+  for (; i + kLanes <= size; i += kLanes) {
+    hn::StoreU(f(hn::LoadU(d, x + i), hn::LoadU(d, y + i)), d, to + i);
+  }
+  if (i < size) {
+    const Tail tail(size - i);
+    store_partial(f(load_partial(x + i, tail), load_partial(y + i, tail)), to + i, tail);
+  }
+}
+
+/// to = x∘y.
+HWY_INLINE void multiply_rows(const float* x, const float* y, float* to, int64_t size) {
+  map_row(size, x, y, to, [](VecF32 a, VecF32 b) HWY_ATTR { return hn::Mul(a, b); });
+}
+
+/// to = e^x for x ≤ 0.
+HWY_INLINE void exp_row(const float* x, float* to, int64_t size) {
+  map_row(size, x, to, [](VecF32 a) HWY_ATTR { return exp_nonpositive(a); });
+}
+
+/// log α of a head's token, the same for all channels. Not for kPerChannel.
+HWY_INLINE float scalar_log_decay(const StateTransitionProblem& problem,
+                                  const Heads<const float>& g, int64_t row, int64_t head) {
+  switch (problem.decay) {
+    case Decay::kPerHead: return problem.head_decay[head];
+    case Decay::kPerToken: return g.at(row, head)[0];
+    default: return 0.0f;
+  }
+}
+
+/// to[c] = e^g of a head's token, by key channel.
+HWY_INLINE void decay_factors(const StateTransitionProblem& problem, const Heads<const float>& g,
+                              int64_t row, int64_t head, float* to) {
+  if (problem.decay == Decay::kPerChannel) {
+    exp_row(g.at(row, head), to, problem.key_dim);
+    return;
+  }
+  const float log_decay = scalar_log_decay(problem, g, row, head);
+  const float alpha = hn::GetLane(exp_nonpositive(hn::Set(F32(), log_decay)));
+  std::fill_n(to, problem.key_dim, alpha);
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace tarn::kernels
+HWY_AFTER_NAMESPACE();
+
+#endif  // TARN_KERNELS_CPU_STATE_TRANSITION_ROWS_INL_H_
