@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <type_traits>
 
 #include "base/arena.h"
 #include "base/threads.h"
@@ -13,6 +14,24 @@ namespace tarn::kernels {
 /// Heads of v that read one head of q and k.
 inline int64_t heads_per_key(const StateTransitionProblem& problem) {
   return problem.num_heads / problem.num_key_heads;
+}
+
+/// Calls `body` with the problem's policies as compile-time constants: whether channels decay each
+/// for itself, and Erase.
+template <class Body>
+void with_policies(const StateTransitionProblem& problem, const Body& body) {
+  const auto with_erase = [&](auto channels) {
+    switch (problem.erase) {
+      case Erase::kNone: body(channels, std::integral_constant<Erase, Erase::kNone>()); break;
+      case Erase::kDelta: body(channels, std::integral_constant<Erase, Erase::kDelta>()); break;
+      case Erase::kRankOne: body(channels, std::integral_constant<Erase, Erase::kRankOne>()); break;
+    }
+  };
+  if (problem.decay == Decay::kPerChannel) {
+    with_erase(std::true_type());
+  } else {
+    with_erase(std::false_type());
+  }
 }
 
 /// Runs `call.run(call, begin, end, scratch)` over `count` tasks, each thread with
@@ -50,6 +69,93 @@ struct StepScratch {
   float* alpha;     // [K]: e^g
   float* read_old;  // [K]: α∘k (kDelta): what asks the state for that which is erased
   float* read_new;  // [K]: α∘q
+};
+
+/// n rounded up to whole cache lines of floats.
+inline int64_t round_up_line(int64_t n) {
+  constexpr int64_t kLine = static_cast<int64_t>(kAlignment / sizeof(float));
+  return (n + kLine - 1) / kLine * kLine;
+}
+
+/// Tokens per chunk: what the caller asked for, else 16; no more than the longest sequence, than 64,
+/// and, if channels decay each for itself, than 16.
+inline int64_t transition_chunk_tokens(const StateTransitionProblem& problem) {
+  const int64_t most = problem.decay == Decay::kPerChannel ? 16 : 64;
+  const int64_t wanted = problem.chunk_size > 0 ? problem.chunk_size : 16;
+  int64_t longest = 1;
+  for (int64_t i = 0; i < problem.sequences.count; ++i) {
+    longest = std::max(longest, problem.sequences.length[i]);
+  }
+  return std::min({wanted, longest, most});
+}
+
+/// Matrices of one chunk of n ≤ C tokens. Readers are the rows that ask the state: q, and k (kDelta)
+/// or b (kRankOne). Writers are those that write to it: k, or a and k (kRankOne); what they write is
+/// their payload. With n tokens, rows of the second reader or writer begin at n. The strides are
+/// whole cache lines.
+struct ChunkScratch {
+  ChunkScratch(const StateTransitionProblem& problem, int64_t tokens, Scratch& space)
+      : chunk(tokens),
+        readers(problem.erase == Erase::kNone ? 1 : 2),
+        writers(problem.erase == Erase::kRankOne ? 2 : 1),
+        key_stride(round_up_line(problem.key_dim)),
+        value_stride(round_up_line(problem.value_dim)),
+        token_stride(round_up_line(writers * tokens)) {
+    const bool channels = problem.decay == Decay::kPerChannel;
+    const int64_t per_token = channels ? key_stride : 1;
+    read = space.take(readers * chunk * key_stride);
+    end = space.take(writers * chunk * key_stride);
+    columns = space.take(problem.key_dim * token_stride + kSlack);
+    weights = space.take(readers * chunk * token_stride);
+    payload = space.take(writers * chunk * value_stride);
+    old = space.take(chunk * value_stride);
+    solver = space.take(chunk * token_stride);
+    between = space.take(chunk * (channels ? key_stride : round_up_line(chunk)));
+    from_start = space.take(chunk * per_token);
+    to_end = space.take(chunk * per_token);
+    sum = space.take(channels ? key_stride : round_up_line(chunk));
+    end_decay = space.take(key_stride);
+    beta = space.take(chunk);
+  }
+  /// Vectors of tokens may be loaded beyond the last writer.
+  static constexpr int64_t kSlack = 16;
+
+  int64_t chunk, readers, writers, key_stride, value_stride, token_stride;
+  float* read;     // [readers·n, K]: readers, decayed since the chunk's start; q times scale
+  float* end;      // [writers·n, K]: writers, decayed to the chunk's end
+  float* columns;  // [K, writers·n]: writers, transposed
+  float* weights;  // [readers·n, writers·n]: reader · writer with the decay between them, masked
+  float* payload;  // [writers·n, V]
+  float* old;      // [n, V]: kDelta: v less what the state answered to k
+  float* solver;   // [n, n]: a row's coefficients of earlier rows of `old`
+  float* between;  // [n, n] decays between tokens, or [n, K] decays of tokens (kPerChannel)
+  float* from_start;  // [n] or [n, K] decays from the chunk's start through a token
+  float* to_end;      // [n] or [n, K] decays after a token through the chunk's end
+  float* sum;         // sums of log decays
+  float* end_decay;   // [K]: decay of the whole chunk
+  float* beta;        // [n]
+};
+
+/// One forward call: what all its tasks, (sequence, head) pairs, share.
+struct TransitionForwardCall {
+  const StateTransitionProblem& problem;
+  const StateTransitionRows<const float>& rows;
+  float* const* state;
+  Heads<float> out;
+  int64_t chunk;
+  void (*run)(const TransitionForwardCall& call, int64_t begin, int64_t end, float* memory);
+  int64_t scratch_size = 0;
+  float* scratch = nullptr;
+};
+
+struct TransitionForwardScratch {
+  TransitionForwardScratch(const TransitionForwardCall& call, float* memory)
+      : space(memory), chunk(call.problem, call.chunk, space) {
+    state = space.take(call.state == nullptr ? call.problem.key_dim * call.problem.value_dim : 0);
+  }
+  Scratch space;
+  ChunkScratch chunk;
+  float* state;  // [K, V], when the caller keeps none
 };
 
 }  // namespace tarn::kernels

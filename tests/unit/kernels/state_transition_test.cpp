@@ -133,6 +133,48 @@ TEST_P(StateTransition, StepsMatchTheReference) {
   });
 }
 
+/// Whole sequences in chunks.
+struct Chunked {
+  Chunked(TransitionInput& input, int64_t chunk_size, ThreadPool* pool)
+      : out(input.new_out()), state(input.state) {
+    Arena arena;
+    StateTransitionProblem problem = input.problem;
+    problem.pool = pool;
+    problem.chunk_size = chunk_size;
+    transition_forward(problem, input.const_view(), pointers(state).data(), out.view(), arena);
+  }
+  Rows<float> out;
+  std::vector<std::vector<float>> state;
+};
+
+TEST_P(StateTransition, ChunksMatchTheReference) {
+  TransitionInput input(GetParam());
+  TransitionReference want(GetParam(), input);
+  want.run();
+  for_each_target([&] {
+    for (int64_t chunk_size : {0, 1, 16, 50}) {
+      SCOPED_TRACE(testing::Message() << "chunk " << chunk_size);
+      const Chunked got(input, chunk_size, nullptr);
+      Rows<float> out = got.out;
+      expect_close(input, out, got.state, want);
+      expect_padding_untouched(input, out);
+    }
+  });
+}
+
+TEST_P(StateTransition, ThreadsDoNotChangeBits) {
+  flush_denormals();  // as workers do: products of decays reach them
+  TransitionInput input(GetParam());
+  ThreadPool two(2);
+  ThreadPool three(3);
+  const Chunked serial(input, 0, nullptr);
+  for (ThreadPool* pool : {&two, &three}) {
+    const Chunked parallel(input, 0, pool);
+    EXPECT_TRUE(same_bits(serial.out.data, parallel.out.data));
+    EXPECT_EQ(serial.state, parallel.state);
+  }
+}
+
 TEST(StateTransitionStep, ThreadsAndBatchMatesDoNotChangeBits) {
   for (Erase erase : kErases) {
     const TransitionCase c{.decay = Decay::kPerChannel,
