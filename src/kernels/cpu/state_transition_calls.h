@@ -158,4 +158,75 @@ struct TransitionForwardScratch {
   float* state;  // [K, V], when the caller keeps none
 };
 
+/// One backward call. Tasks are (sequence, key head), so that a key head's gradients are summed by
+/// one thread, in order.
+struct TransitionBackwardCall {
+  const StateTransitionProblem& problem;
+  const StateTransitionRows<const float>& rows;
+  const float* const* initial;
+  Heads<const float> dout;
+  const float* const* dfinal;
+  const StateTransitionGradients& gradients;
+  int64_t chunk;
+  int64_t segment;   ///< chunks whose states are kept at a time
+  int64_t segments;  ///< most segments of a sequence; the state before each is kept
+  void (*run)(const TransitionBackwardCall& call, int64_t begin, int64_t end, float* memory);
+  int64_t scratch_size = 0;
+  float* scratch = nullptr;
+};
+
+/// Sets how many chunks form a segment: all, if their states take little memory, else such that
+/// states before segments and within one are about as many, which costs one more pass.
+inline void choose_segments(TransitionBackwardCall& call) {
+  constexpr int64_t kFloats = int64_t{1} << 21;
+  const StateTransitionProblem& problem = call.problem;
+  int64_t chunks = 1;
+  for (int64_t i = 0; i < problem.sequences.count; ++i) {
+    chunks = std::max(chunks, (problem.sequences.length[i] + call.chunk - 1) / call.chunk);
+  }
+  call.segment = chunks;
+  if (chunks * problem.key_dim * problem.value_dim > kFloats) {
+    call.segment = 1;
+    while (call.segment * call.segment < chunks) ++call.segment;
+  }
+  call.segments = (chunks + call.segment - 1) / call.segment;
+}
+
+struct TransitionBackwardScratch {
+  TransitionBackwardScratch(const TransitionBackwardCall& call, float* memory)
+      : space(memory), chunk(call.problem, call.chunk, space) {
+    const int64_t size = call.problem.key_dim * call.problem.value_dim;
+    const int64_t n = call.chunk;
+    before = space.take(call.segments * size);
+    within = space.take(call.segment * size);
+    dstate = space.take(size);
+    state_columns = space.take(call.problem.value_dim * chunk.key_stride);
+    dstate_columns = space.take(call.problem.value_dim * chunk.key_stride);
+    payload_columns = space.take(call.problem.value_dim * chunk.token_stride);
+    danswer = space.take(chunk.readers * n * chunk.value_stride);
+    dpayload = space.take(chunk.writers * n * chunk.value_stride);
+    dread = space.take(chunk.readers * n * chunk.key_stride);
+    dend = space.take(chunk.writers * n * chunk.key_stride);
+    dweights = space.take(chunk.readers * n * chunk.token_stride + ChunkScratch::kSlack);
+    const bool channels = call.problem.decay == Decay::kPerChannel;
+    dlog_decay = space.take(channels ? n * chunk.key_stride : n);
+    dwhole = space.take(chunk.key_stride);
+  }
+  Scratch space;
+  ChunkScratch chunk;
+  float* before;           // [segments, K, V]: states before segments
+  float* within;           // [segment, K, V]: states before the chunks of one
+  float* dstate;           // [K, V]: gradient of the state after a chunk, then of that before
+  float* state_columns;    // [V, K]
+  float* dstate_columns;   // [V, K]
+  float* payload_columns;  // [V, writers·n]
+  float* danswer;          // [readers·n, V]: of what the readers got
+  float* dpayload;         // [writers·n, V]
+  float* dread;            // [readers·n, K]: of `read`, then of the readers
+  float* dend;             // [writers·n, K]: of `end`, then of the writers
+  float* dweights;         // [readers·n, writers·n]
+  float* dlog_decay;       // [n] or [n, K]
+  float* dwhole;           // [K]: of the chunk's log decay through the state that passes it
+};
+
 }  // namespace tarn::kernels
