@@ -17,6 +17,17 @@ struct Heads {
   operator Heads<const T>() const { return {data, row_stride, head_stride}; }
 };
 
+/// A tensor of rows (tokens) × channels with channel stride 1, `stride` elements from row to row.
+template <class T>
+struct Rows {
+  T* data = nullptr;
+  int64_t stride = 0;
+
+  T* at(int64_t row) const { return data + row * stride; }
+  explicit operator bool() const { return data != nullptr; }
+  operator Rows<const T>() const { return {data, stride}; }
+};
+
 /// Which rows form which sequence: sequence i owns rows [begin[i], begin[i] + length[i]).
 /// A dense [B, T] batch has begin[i] = i·T; per-sequence lengths shorten `length`; a packed batch
 /// has begin = cu_seqlens. Rows of no sequence are padding: never read, never written.
