@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "hwy/cache_control.h"
 #include "hwy/highway.h"
 #include "kernels/cpu/diagonal_scan_calls.h"
 #include "kernels/cpu/simd-inl.h"
@@ -21,6 +22,24 @@ namespace HWY_NAMESPACE {
 constexpr int kBlockVectors = kManyRegisters ? 4 : 2;
 /// Channels of a block; divides 64.
 constexpr int64_t kBlock = kBlockVectors * kLanes;
+
+/// A block's part of rows that will be needed, one per token: such pieces lie far apart, where the
+/// hardware's own prefetchers do not follow.
+struct Upcoming {
+  const float* at = nullptr;
+  int64_t stride = 0;
+  int64_t rows = 0;
+
+  template <class T>
+  static Upcoming of(Rows<T> from, int64_t row, int64_t rows, int64_t channel) {
+    return {rows > 0 ? from.at(row) + channel : nullptr, from.stride, rows};
+  }
+  HWY_INLINE void prefetch(int64_t row) const {
+    constexpr int64_t kLine = 16;
+    if (row >= rows) return;
+    for (int64_t i = 0; i < kBlock; i += kLine) hwy::Prefetch(at + row * stride + i);
+  }
+};
 
 /// `count` ≤ kBlock channels of some rows to rows of kBlock, zeros beyond.
 HWY_INLINE void load_rows(Rows<const float> from, int64_t row, int64_t rows, int64_t channel,

@@ -30,28 +30,31 @@ struct ChannelGroups {
   int64_t size;
 };
 
-/// States at the chunks' borders: [chunks of all sequences][planes][channels, padded].
+/// States at the chunks' borders: [chunks of all sequences][channels/64][planes][64].
 struct Borders {
   Borders(const DiagonalScanProblem& problem, int64_t planes_in, int64_t chunk_in)
       : sequences(problem.sequences),
         planes(planes_in),
         chunk(chunk_in),
-        stride((problem.num_channels + 63) / 64 * 64) {}
+        channels((problem.num_channels + kStride - 1) / kStride * kStride) {}
   /// Chunks of the sequences before one.
   int64_t before(int64_t sequence) const {
     int64_t sum = 0;
     for (int64_t i = 0; i < sequence; ++i) sum += (sequences.length[i] + chunk - 1) / chunk;
     return sum;
   }
-  int64_t size() const { return before(sequences.count) * planes * stride; }
+  int64_t size() const { return before(sequences.count) * planes * channels; }
   int64_t offset(int64_t chunk_index, int64_t channel) const {
-    return chunk_index * planes * stride + channel;
+    return chunk_index * planes * channels + channel / kStride * kStride * planes +
+           channel % kStride;
   }
+
+  static constexpr int64_t kStride = 64;  ///< from plane to plane
 
   Sequences sequences;
   int64_t planes;
   int64_t chunk;
-  int64_t stride;  ///< from plane to plane
+  int64_t channels;  ///< padded
 };
 
 /// Runs `call.items(call, begin, end, scratch)` over [0, count) on the pool's threads, each with

@@ -143,7 +143,7 @@ void state_space_backward_block(const StateSpaceBackwardCall& call,
   for (int64_t i = (length + kStateSpaceChunk - 1) / kStateSpaceChunk - 1; i >= 0; --i) {
     const int64_t row = begin + i * kStateSpaceChunk;
     const int64_t tokens = std::min(kStateSpaceChunk, begin + length - row);
-    copy_planes(call.borders + borders.offset(chunk + i, channel), borders.stride, at.planes,
+    copy_planes(call.borders + borders.offset(chunk + i, channel), Borders::kStride, at.planes,
                 at.border, kBlock);
     load_rows(call.inputs.u, row, tokens, channel, count, at.u);
     load_rows(call.dy, row, tokens, channel, count, at.dy);

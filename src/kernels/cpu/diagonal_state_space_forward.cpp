@@ -81,7 +81,7 @@ void state_space_forward_block(const StateSpaceForwardCall& call,
   for (int64_t row = begin; row < end; row += kStateSpaceChunk, ++chunk) {
     if (call.borders != nullptr) {
       copy_planes(at.h, kBlock, planes, call.borders + borders.offset(chunk, channel),
-                  borders.stride);
+                  Borders::kStride);
     }
     const int64_t tokens = std::min(kStateSpaceChunk, end - row);
     load_rows(call.inputs.u, row, tokens, channel, count, at.u);

@@ -40,6 +40,7 @@ struct SelectiveTokens {
   int64_t count = 0;
   const float* x = nullptr;
   const float* delta = nullptr;
+  Upcoming upcoming[5] = {};  ///< rows fetched meanwhile
 };
 
 /// Passes tokens through the state h [N][kBlock]. With kKeep, states are kept instead of outputs:
@@ -56,6 +57,7 @@ HWY_NOINLINE void selective_scan_block(const SelectiveBlock& block,
   for (int64_t t = 0; t < tokens.count; ++t) {
     const float* b = inputs.b.at(tokens.row + t);
     const float* c = inputs.c.at(tokens.row + t);
+    for (const Upcoming& rows : tokens.upcoming) rows.prefetch(t);
     VecF32 delta[kBlockVectors], write[kBlockVectors], sum[kBlockVectors];
     TARN_UNROLL
     for (int v = 0; v < kBlockVectors; ++v) {

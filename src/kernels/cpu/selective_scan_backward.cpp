@@ -128,8 +128,20 @@ void selective_backward_block(const SelectiveBackwardCall& call, const Selective
   for (int64_t i = (length + kSelectiveChunk - 1) / kSelectiveChunk - 1; i >= 0; --i) {
     const int64_t first = i * kSelectiveChunk;
     const int64_t row = begin + first;
-    const SelectiveTokens tokens{row, std::min(kSelectiveChunk, length - first), at.x, at.delta};
-    copy_planes(call.borders + borders.offset(chunk + i, channel), borders.stride, N, at.h, kBlock);
+    const int64_t size = std::min(kSelectiveChunk, length - first);
+    const int64_t next = row - kSelectiveChunk;
+    const int64_t more = std::min(kSelectiveChunk, first);
+    const SelectiveTokens tokens{row,
+                                 size,
+                                 at.x,
+                                 at.delta,
+                                 {Upcoming::of(call.inputs.x, next, more, channel),
+                                  Upcoming::of(call.inputs.delta, next, more, channel),
+                                  Upcoming::of(call.dy, next, more, channel),
+                                  Upcoming::of(call.gradients.dx, row, size, channel),
+                                  Upcoming::of(call.gradients.ddelta, row, size, channel)}};
+    copy_planes(call.borders + borders.offset(chunk + i, channel), Borders::kStride, N, at.h,
+                kBlock);
     load_rows(call.inputs.x, row, tokens.count, channel, count, at.x);
     load_rows(call.inputs.delta, row, tokens.count, channel, count, at.delta);
     load_rows(call.dy, row, tokens.count, channel, count, at.dy);

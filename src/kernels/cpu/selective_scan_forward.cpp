@@ -45,9 +45,18 @@ void selective_forward_block(const SelectiveForwardCall& call, const SelectiveFo
   const int64_t end = begin + problem.sequences.length[sequence];
   for (int64_t row = begin; row < end; row += kSelectiveChunk, ++chunk) {
     if (call.borders != nullptr) {
-      copy_planes(at.h, kBlock, N, call.borders + borders.offset(chunk, channel), borders.stride);
+      copy_planes(at.h, kBlock, N, call.borders + borders.offset(chunk, channel), Borders::kStride);
     }
-    const SelectiveTokens tokens{row, std::min(kSelectiveChunk, end - row), at.x, at.delta};
+    const int64_t next = row + kSelectiveChunk;
+    const int64_t more = std::min(kSelectiveChunk, end - next);
+    const int64_t size = std::min(kSelectiveChunk, end - row);
+    const SelectiveTokens tokens{row,
+                                 size,
+                                 at.x,
+                                 at.delta,
+                                 {Upcoming::of(call.inputs.x, next, more, channel),
+                                  Upcoming::of(call.inputs.delta, next, more, channel),
+                                  Upcoming::of(call.y, row, size, channel)}};
     load_rows(call.inputs.x, row, tokens.count, channel, count, at.x);
     load_rows(call.inputs.delta, row, tokens.count, channel, count, at.delta);
     selective_scan_block<false>(at.block, call.inputs, tokens, at.h, nullptr, at.y);
