@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <type_traits>
 
+#include "base/buffer.h"
 #include "kernels/cpu/recurrent_rows.h"
 
 namespace tarn::kernels {
@@ -52,6 +54,16 @@ void load_state(T* const* state, int64_t sequence, int64_t size, float* to) {
   }
 }
 
+/// The next token's rows come from memory during the product: in each sequence they lie elsewhere.
+template <class T>
+void prefetch_row(Rows<T> rows, int64_t row, int64_t size) {
+  constexpr int64_t kLine = static_cast<int64_t>(kAlignment / sizeof(float));
+  if (!rows) return;
+  for (int64_t i = 0; i < size; i += kLine) {
+    __builtin_prefetch(rows.at(row) + i, std::is_const_v<T> ? 0 : 1, 2);
+  }
+}
+
 struct Forward {
   const RecurrentProblem& problem;
   Rows<const float> gates;
@@ -86,9 +98,13 @@ struct Forward {
                              .out = recurrent,
                              .out_stride = problem.gates_dim()});
       for (int64_t i = 0; i < active; ++i) {
-        const int64_t row = problem.sequences.begin[teams.sequence(team, i)] + t;
+        const int64_t sequence = teams.sequence(team, i);
+        const int64_t row = problem.sequences.begin[sequence] + t;
         cell({E, gates.at(row), recurrent + i * problem.gates_dim(), h + i * E, c + i * E,
               out.at(row), saved ? saved.at(row) : nullptr});
+        if (t + 1 == problem.sequences.length[sequence]) continue;
+        prefetch_row(gates, row + 1, problem.gates_dim());
+        prefetch_row(saved, row + 1, problem.saved_dim());
       }
     }
     if (state.h == nullptr) return;
