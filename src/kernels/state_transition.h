@@ -40,8 +40,8 @@ struct StateTransitionProblem {
   int64_t value_dim = 0;
   Decay decay = Decay::kNone;
   Erase erase = Erase::kNone;
-  const float* head_decay = nullptr;  ///< kPerHead: g of each head
-  float scale = 1.0f;
+  const double* head_decay = nullptr;  ///< kPerHead: g of each head
+  double scale = 1.0;
   int64_t chunk_size = 0;      ///< tokens per chunk; 0 lets the kernel choose by shape alone
   ThreadPool* pool = nullptr;  ///< null: serial. The result's bits do not depend on it
 };

@@ -164,6 +164,12 @@ struct MixerDef {
   std::vector<std::string> (*example_configs)();
 };
 
+/// The form that takes whole sequences: of configs that are not causal there is only the parallel
+/// one, and they have no state.
+inline auto whole_form(const MixerDef& mixer, const MixerConfig& config) {
+  return mixer.state_specs(config).empty() ? mixer.parallel : mixer.chunk;
+}
+
 /// All mechanisms, in the order of mixers.def.
 std::span<const MixerDef* const> all_mixers();
 /// The mechanism of that name, or an error that lists the known names.

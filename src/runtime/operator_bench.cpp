@@ -153,7 +153,7 @@ OperatorBenchResult bench_sequences(const mixers::MixerDef& mixer,
   if (gradient) args.dout = gradient->args().out;
   args.dinputs = dinputs;
   if (with_backward) args.dparams = gradient->params();
-  const auto whole = whole_form(mixer, config);
+  const auto whole = mixers::whole_form(mixer, config);
   auto run_forward = [&] { whole(args.forward); };
   auto run_backward = [&] { mixer.backward(args); };
   run_forward();

@@ -88,12 +88,6 @@ Buffer<T> start_of(const mixers::ParamSpec& spec) {
   return result;
 }
 
-/// The form that takes whole sequences: of configs that are not causal there is only the parallel
-/// one, and they have no state.
-inline auto whole_form(const mixers::MixerDef& mixer, const mixers::MixerConfig& config) {
-  return mixer.state_specs(config).empty() ? mixer.parallel : mixer.chunk;
-}
-
 /// Inputs, output and arguments of one call of an operator on packed sequences.
 template <class T>
 class OperatorCall {

@@ -83,7 +83,7 @@ Result<double> check_output(const Operator& op, const OperatorBenchOptions& opti
   if (options.pass == OperatorPass::kStep) {
     run_steps(op, call);
   } else {
-    whole_form(op.mixer, *op.config)(call.args());
+    mixers::whole_form(op.mixer, *op.config)(call.args());
   }
   std::vector<double> difference = reference_output(op, options.seed, 0, {});
   const double size = norm(difference);
@@ -125,7 +125,7 @@ Result<double> check_gradient(const Operator& op, const OperatorBenchOptions& op
   call.args().pool = pool;
   std::vector<float> saved(static_cast<size_t>(call.rows() * op.shape.saved_per_row), NAN);
   call.args().saved = saved.data();
-  whole_form(op.mixer, *op.config)(call.args());
+  mixers::whole_form(op.mixer, *op.config)(call.args());
 
   Buffer<float> dout(call.out().size());
   fill_random(dout.span(), mixers::OpInput::Range::kNormal, options.seed + 1, 0);

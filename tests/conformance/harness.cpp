@@ -90,6 +90,15 @@ Harness::Harness(const mixers::MixerDef& definition, const std::string& config_t
   state_specs = mixer.state_specs(*config);
 }
 
+bool Harness::is_query_or_key(int64_t column) const {
+  for (size_t i = 0; i < 2; ++i) {
+    const int64_t width = shape.inputs[i].heads * shape.inputs[i].dim;
+    if (column < width) return shape.inputs[i].range == OpInput::Range::kNormal;
+    column -= width;
+  }
+  return false;
+}
+
 int64_t Harness::state_elements(size_t tensor, int64_t tokens) const {
   int64_t elements = state_specs[tensor].per_token ? tokens : 1;
   for (int64_t extent : state_specs[tensor].shape) elements *= extent;

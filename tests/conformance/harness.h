@@ -87,6 +87,8 @@ class Harness {
 
   bool causal() const { return !state_specs.empty(); }
   int64_t out_width() const { return shape.out_heads * shape.out_dim; }
+  /// Whether a column of the inputs belongs to one of the first two and may have any size.
+  bool is_query_or_key(int64_t column) const;
 
   Problem make_problem(const Layout& layout, uint64_t seed, bool with_state) const;
 

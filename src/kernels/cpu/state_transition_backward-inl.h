@@ -255,7 +255,7 @@ struct TransitionChunkGradient {
                     .dend = scratch.dend,
                     .dweights = scratch.dweights,
                     .dweights_stride = s.token_stride,
-                    .scale = c.problem.scale,
+                    .scale = static_cast<float>(c.problem.scale),
                     .dwhole = wanted ? scratch.dwhole : nullptr,
                     .dlog_decay = wanted ? call.gradients.rows.g.at(c.row, c.head) : nullptr,
                     .dlog_decay_stride = call.gradients.rows.g.row_stride};

@@ -54,7 +54,7 @@ struct TransitionChunk {
   }
   const float* reader_row(int r, int64_t t) const { return reader(r).at(row + t, key_head()); }
   const float* writer_row(int w, int64_t t) const { return writer(w).at(row + t, key_head()); }
-  float reader_scale(int r) const { return r == 0 ? problem.scale : 1.0f; }
+  float reader_scale(int r) const { return r == 0 ? static_cast<float>(problem.scale) : 1.0f; }
   float* read(int r, int64_t t) const {
     return scratch.read + (r * tokens + t) * scratch.key_stride;
   }
@@ -196,7 +196,7 @@ struct TransitionChunk {
                              .decay_stride = scratch.key_stride,
                              .first = reader_row(0, 0),
                              .first_stride = reader(0).row_stride,
-                             .first_scale = problem.scale,
+                             .first_scale = static_cast<float>(problem.scale),
                              .second = kReaders > 1 ? reader_row(1, 0) : nullptr,
                              .second_stride = kReaders > 1 ? reader(1).row_stride : 0,
                              .columns = scratch.columns + w * tokens,

@@ -57,7 +57,7 @@ HWY_INLINE void exp_row(const float* x, float* to, int64_t size) {
 HWY_INLINE float scalar_log_decay(const StateTransitionProblem& problem,
                                   const Heads<const float>& g, int64_t row, int64_t head) {
   switch (problem.decay) {
-    case Decay::kPerHead: return problem.head_decay[head];
+    case Decay::kPerHead: return static_cast<float>(problem.head_decay[head]);
     case Decay::kPerToken: return g.at(row, head)[0];
     default: return 0.0f;
   }

@@ -152,7 +152,7 @@ void step_head(const StepCall& call, const StepScratch& scratch, int64_t sequenc
              .amount = rows.beta ? rows.beta.at(row, head)[0] : 1.0f,
              .write_dot = 0.0f,
              .key_dot = 0.0f,
-             .scale = problem.scale};
+             .scale = static_cast<float>(problem.scale)};
   decay_factors(problem, rows.g, row, head, scratch.alpha);
   if constexpr (kErase != Erase::kNone) {
     multiply_rows(scratch.alpha, q, scratch.read_new, K);

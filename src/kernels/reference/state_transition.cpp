@@ -18,7 +18,7 @@ struct HeadLoop {
   double decay(int64_t row, int64_t channel) const {
     switch (problem.decay) {
       case Decay::kNone: return 1.0;
-      case Decay::kPerHead: return std::exp(static_cast<double>(problem.head_decay[head]));
+      case Decay::kPerHead: return std::exp(problem.head_decay[head]);
       case Decay::kPerToken: return std::exp(rows.g.at(row, head)[0]);
       case Decay::kPerChannel: return std::exp(rows.g.at(row, head)[channel]);
     }
@@ -59,7 +59,7 @@ struct HeadLoop {
       }
     }
     for (int64_t i = 0; i < V; ++i) {
-      out[i] = static_cast<double>(problem.scale) * answer(rows.q.at(row, key_head()), i);
+      out[i] = problem.scale * answer(rows.q.at(row, key_head()), i);
     }
   }
 };

@@ -104,7 +104,7 @@ struct OperatorFunction : torch::autograd::Function<OperatorFunction> {
     const at::Tensor saved =
         at::empty({batch * tokens, call.shape.saved_per_row}, inputs.options());
     const OperatorPass pass(call, inputs, parameters, out, saved);
-    (call.def->chunk != nullptr ? call.def->chunk : call.def->parallel)(pass.args);
+    whole_form(*call.def, *call.config)(pass.args);
     variable_list kept = {inputs, out, saved};
     kept.insert(kept.end(), parameters.begin(), parameters.end());
     context->save_for_backward(kept);

@@ -57,9 +57,8 @@ Slice LayerBuilder::linear(const std::string& name, const Slice& input, std::vec
                            const LinearOptions& options) {
   int64_t height = 0;
   for (const int64_t block : blocks) height += block;
-  const float bound = options.scale > 0.0f
-                          ? options.scale
-                          : 1.0f / std::sqrt(static_cast<float>(input.width()));
+  const float bound =
+      options.scale > 0.0f ? options.scale : 1.0f / std::sqrt(static_cast<float>(input.width()));
   Stage stage;
   stage.kind = Stage::Kind::kLinear;
   stage.inputs = {input};

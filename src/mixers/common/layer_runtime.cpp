@@ -152,9 +152,8 @@ std::unique_ptr<MixerWeights> prepare_layer(const MixerDef& def, const MixerConf
     if (&stage != &program.stages.back()) weights->value_columns += stage.out.width();
     if (stage.kind == Stage::Kind::kLinear) {
       const float* bias = stage.param_count == 2 ? params[stage.first_param + 1] : nullptr;
-      weights->linear.push_back(PackedMatrix::pack(params[stage.first_param], bias,
-                                                   stage.out.width(), stage.inputs[0].width(),
-                                                   options));
+      weights->linear.push_back(PackedMatrix::pack(
+          params[stage.first_param], bias, stage.out.width(), stage.inputs[0].width(), options));
       continue;
     }
     for (size_t p = stage.first_param; p < stage.first_param + stage.param_count; ++p) {
@@ -178,8 +177,8 @@ void run_layer(const MixerDef& def, const LayerArgs& args) noexcept {
   float** values = args.arena->alloc<float*>(static_cast<int64_t>(count));
   const size_t last = program.stages.back().inputs[0].value;
   const FormFunction form = choose_form(def, weights, args);
-  const bool stepping = form == def.step && args.state && args.pool == nullptr &&
-                        rows == args.sequences.count;
+  const bool stepping =
+      form == def.step && args.state && args.pool == nullptr && rows == args.sequences.count;
   const int64_t blocks = stepping ? (rows + kStepRows - 1) / kStepRows : 1;
   const int64_t block_rows = stepping ? std::min(rows, kStepRows) : rows;
   for (size_t v = 1; v + 1 < count; ++v) {

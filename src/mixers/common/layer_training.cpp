@@ -130,7 +130,8 @@ class GradientValues {
     } else {
       std::fill_n(gradients.dx, rows * program_.widths[0], 0.0f);
     }
-    for (size_t v = 1; v + 1 < count; ++v) data_[v] = arena_.alloc<float>(rows * program_.widths[v]);
+    for (size_t v = 1; v + 1 < count; ++v)
+      data_[v] = arena_.alloc<float>(rows * program_.widths[v]);
     data_[count - 1] = const_cast<float*>(gradients.dy);  // only read, as the last stage's
     for (const Stage& stage : program_.stages) {
       for (size_t i = 0; i < stage.inputs.size(); ++i) {
@@ -298,8 +299,7 @@ void layer_forward(const LayerTraining& call) {
       case Stage::Kind::kLinear: linear_forward(call, stage, values, rows); break;
       case Stage::Kind::kOperator: {
         const PartTimer timer(call.times, "operator", operator_flops(call, OpPass::kForward));
-        (call.def->chunk != nullptr ? call.def->chunk
-                                    : call.def->parallel)(op_args(call, stage, values, inputs));
+        whole_form(*call.def, *call.config)(op_args(call, stage, values, inputs));
         break;
       }
       case Stage::Kind::kOther: {

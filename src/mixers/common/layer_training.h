@@ -21,9 +21,9 @@ struct LayerTraining {
   const float* x = nullptr;         ///< [rows, model_dim]
   const float* residual = nullptr;  ///< like x; null: none
   float* y = nullptr;
-  float* kept = nullptr;           ///< layer_kept_columns() · rows floats
-  StateRefs<float> state;          ///< forward: in/out; backward: as it was before
-  DType precision = DType::kF32;   ///< of the operands of linear maps: kF32 or kBF16
+  float* kept = nullptr;          ///< layer_kept_columns() · rows floats
+  StateRefs<float> state;         ///< forward: in/out; backward: as it was before
+  DType precision = DType::kF32;  ///< of the operands of linear maps: kF32 or kBF16
   ThreadPool* pool = nullptr;
   Arena* arena = nullptr;
   PartTimes* times = nullptr;
@@ -35,12 +35,12 @@ int64_t layer_kept_columns(const LayerProgram& program);
 void layer_forward(const LayerTraining& call);
 
 struct LayerGradients {
-  const float* dy = nullptr;         ///< [rows, model_dim]
-  float* dx = nullptr;               ///< overwritten; includes dy when `residual_is_x`
+  const float* dy = nullptr;  ///< [rows, model_dim]
+  float* dx = nullptr;        ///< overwritten; includes dy when `residual_is_x`
   bool residual_is_x = false;
-  std::span<float* const> dparams;   ///< added to
-  StateRefs<const float> dfinal;     ///< empty: zeros
-  StateRefs<float> dinitial;         ///< empty: not wanted
+  std::span<float* const> dparams;  ///< added to
+  StateRefs<const float> dfinal;    ///< empty: zeros
+  StateRefs<float> dinitial;        ///< empty: not wanted
 };
 
 /// Scratch: rows · (widths of all intermediate values) floats. Sums over rows are taken in fixed

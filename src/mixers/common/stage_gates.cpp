@@ -9,7 +9,7 @@ namespace {
 
 struct FunctionOptions final : StageOptions {
   GateFunction function = GateFunction::kIdentity;
-  float scale = 1.0f;
+  double scale = 1.0;
 };
 
 const FunctionOptions& function_of(const Stage& stage) {
@@ -20,7 +20,7 @@ template <class T>
 void function_forward(const StageArgs<T>& args) {
   const FunctionOptions& options = function_of(*args.stage);
   const int64_t width = args.stage->out.width();
-  const T scale = options.scale;
+  const T scale = static_cast<T>(options.scale);
   for (int64_t row = args.first; row < args.end; ++row) {
     const T* x = args.inputs[0].at(row, 0);
     T* y = args.out.at(row, 0);
@@ -31,13 +31,14 @@ void function_forward(const StageArgs<T>& args) {
 void function_backward(const StageGradientArgs& args) noexcept {
   const StageArgs<float>& forward = args.forward;
   const FunctionOptions& options = function_of(*forward.stage);
+  const auto scale = static_cast<float>(options.scale);
   const int64_t width = forward.stage->out.width();
   for (int64_t row = forward.first; row < forward.end; ++row) {
     const float* x = forward.inputs[0].at(row, 0);
     const float* dy = args.dout.at(row, 0);
     float* dx = args.dinputs[0].at(row, 0);
     for (int64_t c = 0; c < width; ++c) {
-      dx[c] = dy[c] * options.scale * gate_slope(options.function, x[c]);
+      dx[c] = dy[c] * scale * gate_slope(options.function, x[c]);
     }
   }
 }
@@ -115,8 +116,8 @@ void skip_forward_f32(const StageArgs<float>& args) noexcept { skip_forward(args
 constexpr StageDef kSkip{"skip", true, skip_forward_f32, skip_forward<double>, skip_backward};
 
 struct StepOptions final : StageOptions {
-  float low = 0.0f;
-  float high = 0.0f;
+  double low = 0.0;
+  double high = 0.0;
 };
 
 const StepOptions& step_of(const Stage& stage) {
@@ -146,7 +147,7 @@ void step_backward(const StageGradientArgs& args) noexcept {
     float* dx = args.dinputs[0].at(row, 0);
     for (int64_t c = 0; c < width; ++c) {
       const float sum = x[c] + forward.params[0][c];
-      const float step = softplus(sum);
+      const double step = softplus(sum);
       const bool inside = step >= options.low && step <= options.high;
       dx[c] = inside ? dy[c] * sigmoid(sum) : 0.0f;
       args.dparams[0][c] += dx[c];
@@ -195,7 +196,7 @@ constexpr StageDef kDecay{"log_decay", true, decay_forward_f32, decay_forward<do
 
 }  // namespace
 
-Slice apply_function(LayerBuilder& builder, GateFunction function, const Slice& x, float scale) {
+Slice apply_function(LayerBuilder& builder, GateFunction function, const Slice& x, double scale) {
   auto options = std::make_shared<FunctionOptions>();
   options->function = function;
   options->scale = scale;
@@ -213,8 +214,8 @@ Slice add_skip(LayerBuilder& builder, const std::string& name, const Slice& x, c
                        {{name, {x.heads}, {Init::Kind::kConstant, 1.0f}, false}});
 }
 
-Slice step_size(LayerBuilder& builder, const std::string& name, const Slice& x, float low,
-                float high) {
+Slice step_size(LayerBuilder& builder, const std::string& name, const Slice& x, double low,
+                double high) {
   auto options = std::make_shared<StepOptions>();
   options->low = low;
   options->high = high;

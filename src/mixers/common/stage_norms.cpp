@@ -8,7 +8,7 @@ namespace tarn::mixers {
 namespace {
 
 struct NormOptions final : StageOptions {
-  float eps = 0.0f;
+  double eps = 0.0;
   bool clamped = false;      ///< of l2_norm
   bool own_weights = false;  ///< of rms_norm
 };
@@ -59,7 +59,7 @@ void l2_backward(const StageGradientArgs& args) noexcept {
       const float scale = l2_scale(options, squares);
       float along = 0.0f;
       for (int64_t c = 0; c < out.dim; ++c) along += dy[c] * y[c];
-      if (options.clamped && std::sqrt(squares) <= options.eps) along = 0.0f;
+      if (options.clamped && std::sqrt(squares) <= static_cast<float>(options.eps)) along = 0.0f;
       for (int64_t c = 0; c < out.dim; ++c) dx[c] = scale * (dy[c] - y[c] * along);
     }
   }
@@ -98,7 +98,8 @@ void rms_backward(const StageGradientArgs& args) noexcept {
       float* dweight = args.dparams[0] + first;
       const float* dy = args.dout.at(row, h);
       float* dx = args.dinputs[0].at(row, h);
-      const float scale = 1.0f / std::sqrt(sum_of_squares(out.dim, x) / dim + options.eps);
+      const float scale =
+          1.0f / std::sqrt(sum_of_squares(out.dim, x) / dim + static_cast<float>(options.eps));
       float mean = 0.0f;
       for (int64_t c = 0; c < out.dim; ++c) mean += dy[c] * weight[c] * x[c];
       mean *= scale / dim;
@@ -115,14 +116,14 @@ constexpr StageDef kRmsNorm{"rms_norm", true, rms_forward_f32, rms_forward<doubl
 
 }  // namespace
 
-Slice l2_norm(LayerBuilder& builder, const Slice& x, float eps, bool clamped) {
+Slice l2_norm(LayerBuilder& builder, const Slice& x, double eps, bool clamped) {
   auto options = std::make_shared<NormOptions>();
   options->eps = eps;
   options->clamped = clamped;
   return builder.stage(kL2Norm, {x}, x.heads, x.dim, {}, {}, std::move(options));
 }
 
-Slice rms_norm(LayerBuilder& builder, const std::string& name, const Slice& x, float eps,
+Slice rms_norm(LayerBuilder& builder, const std::string& name, const Slice& x, double eps,
                bool own_weights) {
   auto options = std::make_shared<NormOptions>();
   options->eps = eps;

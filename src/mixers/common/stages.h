@@ -15,7 +15,7 @@ enum class GateFunction : uint8_t { kIdentity, kSigmoid, kSilu, kTanh, kLogSigmo
 
 /// y = scale · f(x).
 Slice apply_function(LayerBuilder& builder, GateFunction function, const Slice& x,
-                     float scale = 1.0f);
+                     double scale = 1.0);
 
 /// y = x · f(gate); x and gate of equal width.
 Slice apply_gate(LayerBuilder& builder, GateFunction function, const Slice& x, const Slice& gate);
@@ -31,11 +31,11 @@ Slice short_convolution(LayerBuilder& builder, const std::string& name, const Sl
 
 /// Per head y = x / √(Σ x² + eps) (flash-linear-attention's l2norm), or, with `clamped`,
 /// x / max(√Σ x², eps) (torch's normalize).
-Slice l2_norm(LayerBuilder& builder, const Slice& x, float eps, bool clamped = false);
+Slice l2_norm(LayerBuilder& builder, const Slice& x, double eps, bool clamped = false);
 
 /// Per head y = x / √(mean x² + eps) · weight: parameter NAME.weight [dim], one for all heads, or
 /// [heads·dim] when `own_weights`.
-Slice rms_norm(LayerBuilder& builder, const std::string& name, const Slice& x, float eps,
+Slice rms_norm(LayerBuilder& builder, const std::string& name, const Slice& x, double eps,
                bool own_weights = false);
 
 /// Rotary position embedding of the first `rotary_dim` channels of each head (half-split pairs).
@@ -44,8 +44,8 @@ Slice rotate_positions(LayerBuilder& builder, const Slice& x, int64_t rotary_dim
 
 /// Δ = min(max(softplus(x + NAME), low), high): parameter NAME [width], which starts so that Δ is
 /// log-uniform in [0.001, 0.1] (Gu 2023, arXiv 2312.00752, section 3.6).
-Slice step_size(LayerBuilder& builder, const std::string& name, const Slice& x, float low = 0.0f,
-                float high = std::numeric_limits<float>::infinity());
+Slice step_size(LayerBuilder& builder, const std::string& name, const Slice& x, double low = 0.0,
+                double high = std::numeric_limits<double>::infinity());
 
 /// g[h] = −exp(NAME[h])·Δ[h] ≤ 0: parameter NAME [heads], starts at log u, u uniform in [1, 16].
 Slice log_decay(LayerBuilder& builder, const std::string& name, const Slice& step);

@@ -120,7 +120,7 @@ struct TransitionInput : TransitionTensors<float> {
         }
       });
     }
-    for (float& x : head_decay) x = pick(c.g);
+    for (double& x : head_decay) x = pick(c.g);
     for (size_t i = 0; i < lengths.size(); ++i) {
       state.emplace_back(v.heads * size);
       for (float& x : state.back()) x = c.with_state ? normal() : 0.0f;
@@ -133,7 +133,7 @@ struct TransitionInput : TransitionTensors<float> {
     problem.decay = c.decay;
     problem.erase = c.erase;
     problem.head_decay = c.decay == Decay::kPerHead ? head_decay.data() : nullptr;
-    problem.scale = 0.5f;
+    problem.scale = 0.5;
   }
   TransitionInput(const TransitionInput&) = delete;
   TransitionInput& operator=(const TransitionInput&) = delete;
@@ -170,7 +170,7 @@ struct TransitionInput : TransitionTensors<float> {
   }
 
   std::vector<int64_t> begin, lengths;
-  std::vector<float> head_decay;
+  std::vector<double> head_decay;
   int64_t size;  ///< of one head's state
   std::vector<std::vector<float>> state;
   StateTransitionProblem problem;
