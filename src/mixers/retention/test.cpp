@@ -1,0 +1,48 @@
+// Properties that are this mechanism's own; the rest is in tests/conformance.
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "conformance/harness.h"
+
+namespace tarn::mixers::retention {
+namespace {
+
+using conformance::Harness;
+using conformance::Outcome;
+using conformance::Problem;
+
+const MixerDef& definition() { return **find_mixer("retention", "test"); }
+
+/// Rows of the operator's inputs, in the order of its shape.
+Outcome<float> run(const Harness& harness, const std::vector<std::vector<double>>& rows) {
+  Problem problem =
+      harness.make_problem({{static_cast<int64_t>(rows.size())}, {}, 0}, 1, true);
+  for (size_t r = 0; r < rows.size(); ++r) {
+    std::copy(rows[r].begin(), rows[r].end(),
+              problem.inputs.begin() + static_cast<int64_t>(r) * problem.width);
+  }
+  return harness.run(definition().chunk, problem, 0);
+}
+
+TEST(Retention, ConstantRowsGiveAGeometricSum) {
+  const Harness harness(definition(), R"({"num_heads": 2, "key_dim": 1, "rotary_base": 0})");
+  const Outcome<float> got = run(harness, std::vector(40, std::vector<double>(6, 1.0)));
+  for (int head = 0; head < 2; ++head) {
+    const double decay = 1.0 - std::exp2(-5.0 - head);
+    for (int t = 0; t < 40; ++t) {
+      const double want = (1.0 - std::pow(decay, t + 1)) / (1.0 - decay);
+      EXPECT_NEAR(got.out[static_cast<size_t>(2 * t + head)], want, 1e-5 * want) << head << ", " << t;
+    }
+  }
+}
+
+TEST(Retention, RefusesOddKeysWithPositions) {
+  const auto json = parse_json(R"({"num_heads": 1, "key_dim": 5})", "config");
+  const auto parsed = definition().parse_config(*json, 16, "mixer");
+  ASSERT_FALSE(parsed.ok());
+  EXPECT_NE(parsed.error().to_string().find("even"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace tarn::mixers::retention
