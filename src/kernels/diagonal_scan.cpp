@@ -14,11 +14,10 @@ Complex pair_at(const float* x, int64_t i) {
 /// (e^z − 1)/z and its derivative; by their series where the quotients would cancel.
 struct Phi {
   explicit Phi(Complex z) {
-    constexpr double kSmall = 0.03;
+    constexpr double kSmall = 1e-3;
     if (std::abs(z) < kSmall) {
-      value = 1.0 + z * (1.0 / 2 + z * (1.0 / 6 + z * (1.0 / 24 + z * (1.0 / 120 + z / 720.0))));
-      derivative =
-          1.0 / 2 + z * (1.0 / 3 + z * (1.0 / 8 + z * (1.0 / 30 + z * (1.0 / 144 + z / 840.0))));
+      value = 1.0 + z * (1.0 / 2 + z / 6.0);
+      derivative = 1.0 / 2 + z * (1.0 / 3 + z / 8.0);
     } else {
       value = (std::exp(z) - 1.0) / z;
       derivative = (std::exp(z) - value) / z;

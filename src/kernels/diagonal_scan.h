@@ -52,7 +52,7 @@ struct SelectiveScanGradients {
 /// Gradient of selective_scan_forward. States are computed again from `borders`, 32 tokens at a
 /// time; `dfinal` (nullable) is the gradient that arrives at the final states. Sums over tokens run
 /// backwards through each sequence in turn, sums over channels in order of the blocks.
-/// Cost: T·E·N exponentials and 14·T·E·N flops; scratch 66·N floats per channel of a block and
+/// Cost: T·E·N exponentials and 14·T·E·N flops; scratch 68·N floats per channel of a block and
 /// thread, and 2·N floats per row for each of at most 16 groups of channels.
 void selective_scan_backward(const DiagonalScanProblem& problem,
                              const SelectiveScanInputs<float>& inputs, const float* borders,

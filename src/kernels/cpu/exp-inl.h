@@ -37,12 +37,28 @@ HWY_INLINE VecF32 exp_nonpositive(VecF32 x) {
   return hn::IfThenZeroElse(hn::Lt(x, hn::Set(d, -87.0f)), result);
 }
 
+/// p·2ⁿ with the integer n in `shifted` = 1.5·2²³ + n, zero for n < −125.
+HWY_INLINE VecF32 scale_by_power(VecF32 p, VecF32 shifted) {
+  const F32 d;
+  const VecF32 least = hn::Set(d, 12582912.0f - 125.0f);
+#if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3
+  // Two instructions instead of four: 10 % of a selective scan.
+  const __mmask16 large = _mm512_cmp_ps_mask(shifted.raw, least.raw, _CMP_NLT_UQ);
+  const VecF32 n = hn::Sub(shifted, hn::Set(d, 12582912.0f));
+  return VecF32{_mm512_maskz_scalef_ps(large, p.raw, n.raw)};
+#else
+  const hn::RebindToUnsigned<F32> bits;
+  const auto exponent = hn::ShiftLeft<23>(hn::BitCast(bits, shifted));
+  const VecF32 result = hn::BitCast(d, hn::Add(hn::BitCast(bits, p), exponent));
+  return hn::IfThenZeroElse(hn::Lt(shifted, least), result);
+#endif
+}
+
 /// 2^(x·y) for x·y ≤ 0, zero below −125.5. The product is never rounded: one fused operation takes
 /// its nearest integer n away, leaving |r| ≤ ½, so the relative error is below 1.5 ulp whatever the
 /// size of x·y. 2^r − 1 = r·P(r) by a weighted minimax fit of degree 6 in all (1.6e-8).
 HWY_INLINE VecF32 exp2_product(VecF32 x, VecF32 y) {
   const F32 d;
-  const hn::RebindToUnsigned<F32> bits;
   const VecF32 magic = hn::Set(d, 12582912.0f);  // 1.5·2²³, as above
   const VecF32 shifted = hn::MulAdd(x, y, magic);
   const VecF32 r = hn::MulSub(x, y, hn::Sub(shifted, magic));
@@ -53,9 +69,7 @@ HWY_INLINE VecF32 exp2_product(VecF32 x, VecF32 y) {
   p = hn::MulAdd(p, r, hn::Set(d, 0.24022647738456726f));
   p = hn::MulAdd(p, r, hn::Set(d, 0.6931471824645996f));
   p = hn::MulAdd(p, r, hn::Set(d, 1.0f));
-  const auto exponent = hn::ShiftLeft<23>(hn::BitCast(bits, shifted));
-  const VecF32 result = hn::BitCast(d, hn::Add(hn::BitCast(bits, p), exponent));
-  return hn::IfThenZeroElse(hn::Lt(shifted, hn::Set(d, 12582912.0f - 125.0f)), result);
+  return scale_by_power(p, shifted);
 }
 
 }  // namespace HWY_NAMESPACE

@@ -42,11 +42,33 @@ int64_t selective_backward_scratch(const DiagonalScanProblem& problem) {
   return SelectiveBackwardScratch(problem, nullptr).space.used();
 }
 
-/// to[i] += the sum of lanes[i].
+/// to[i] += the sum of lanes[i] [kLanes]; four at a time by exchanges within parts of four lanes.
 HWY_INLINE void add_lane_sums(const float* HWY_RESTRICT lanes, int64_t count,
                               float* HWY_RESTRICT to) {
   const F32 d;
-  for (int64_t i = 0; i < count; ++i) {
+  int64_t i = 0;
+#if HWY_TARGET != HWY_SCALAR
+  const hn::Repartition<double, F32> pairs;
+  const hn::CappedTag<float, 4> part;
+  HWY_ALIGN float parts[kLanes];
+  for (; i + 4 <= count; i += 4) {
+    VecF32 sum[4];
+    TARN_UNROLL
+    for (int k = 0; k < 4; ++k) sum[k] = hn::Load(d, lanes + (i + k) * kLanes);
+    // Lanes of a part: 0 of both operands, 1 of both; then all of each operand.
+    const auto low = hn::BitCast(pairs, hn::Add(hn::InterleaveLower(d, sum[0], sum[1]),
+                                                hn::InterleaveUpper(d, sum[0], sum[1])));
+    const auto high = hn::BitCast(pairs, hn::Add(hn::InterleaveLower(d, sum[2], sum[3]),
+                                                 hn::InterleaveUpper(d, sum[2], sum[3])));
+    hn::Store(hn::Add(hn::BitCast(d, hn::InterleaveLower(pairs, low, high)),
+                      hn::BitCast(d, hn::InterleaveUpper(pairs, low, high))),
+              d, parts);
+    auto total = hn::LoadU(part, to + i);
+    for (int64_t k = 0; k < kLanes; k += 4) total = hn::Add(total, hn::Load(part, parts + k));
+    hn::StoreU(total, part, to + i);
+  }
+#endif
+  for (; i < count; ++i) {
     to[i] += hn::GetLane(hn::SumOfLanes(d, hn::Load(d, lanes + i * kLanes)));
   }
 }

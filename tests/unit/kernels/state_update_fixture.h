@@ -40,6 +40,12 @@ struct Rows {
   std::vector<T> data;
 };
 
+/// The rows as tensors without heads.
+template <class T>
+kernels::Rows<T> view(Rows<T>& in) {
+  return {in.view().data, in.row_stride};
+}
+
 /// A case of the state-update family with all its tensors.
 struct Case {
   std::string name;
