@@ -1,5 +1,6 @@
 // Stages that treat every channel on its own.
 #include <algorithm>
+#include <limits>
 
 #include "mixers/common/stage_math.h"
 #include "mixers/common/stages.h"
@@ -16,68 +17,65 @@ const FunctionOptions& function_of(const Stage& stage) {
   return static_cast<const FunctionOptions&>(*stage.options);
 }
 
-template <class T>
-void function_forward(const StageArgs<T>& args) {
+void function_forward(const StageArgs<float>& args) noexcept {
   const FunctionOptions& options = function_of(*args.stage);
-  const int64_t width = args.stage->out.width();
-  const T scale = static_cast<T>(options.scale);
+  kernels::gate_function(options.function, static_cast<float>(options.scale), args.end - args.first,
+                         args.stage->out.width(), block_of(args.inputs[0], args.first), nullptr,
+                         block_of(args.out, args.first));
+}
+
+void function_reference(const StageArgs<double>& args) {
+  const FunctionOptions& options = function_of(*args.stage);
   for (int64_t row = args.first; row < args.end; ++row) {
-    const T* x = args.inputs[0].at(row, 0);
-    T* y = args.out.at(row, 0);
-    for (int64_t c = 0; c < width; ++c) y[c] = scale * gate_value(options.function, x[c]);
+    for (int64_t c = 0; c < args.stage->out.width(); ++c) {
+      args.out.at(row, 0)[c] =
+          options.scale *
+          kernels::reference::gate_function(options.function, args.inputs[0].at(row, 0)[c]);
+    }
   }
 }
 
 void function_backward(const StageGradientArgs& args) noexcept {
   const StageArgs<float>& forward = args.forward;
   const FunctionOptions& options = function_of(*forward.stage);
-  const auto scale = static_cast<float>(options.scale);
-  const int64_t width = forward.stage->out.width();
-  for (int64_t row = forward.first; row < forward.end; ++row) {
-    const float* x = forward.inputs[0].at(row, 0);
-    const float* dy = args.dout.at(row, 0);
-    float* dx = args.dinputs[0].at(row, 0);
-    for (int64_t c = 0; c < width; ++c) {
-      dx[c] = dy[c] * scale * gate_slope(options.function, x[c]);
-    }
-  }
+  kernels::gate_function_gradient(options.function, static_cast<float>(options.scale),
+                                  forward.end - forward.first, forward.stage->out.width(),
+                                  block_of(forward.inputs[0], forward.first), nullptr,
+                                  block_of(args.dout, forward.first),
+                                  block_of(args.dinputs[0], forward.first));
 }
 
-void function_forward_f32(const StageArgs<float>& args) noexcept { function_forward(args); }
-constexpr StageDef kFunction{"function", true, function_forward_f32, function_forward<double>,
+constexpr StageDef kFunction{"function", true, function_forward, function_reference,
                              function_backward};
 
-template <class T>
-void gate_forward(const StageArgs<T>& args) {
+void gate_forward(const StageArgs<float>& args) noexcept {
+  kernels::multiply_by_gate(function_of(*args.stage).function, args.end - args.first,
+                            args.stage->out.width(), block_of(args.inputs[0], args.first),
+                            block_of(args.inputs[1], args.first), block_of(args.out, args.first));
+}
+
+void gate_reference(const StageArgs<double>& args) {
   const GateFunction function = function_of(*args.stage).function;
-  const int64_t width = args.stage->out.width();
   for (int64_t row = args.first; row < args.end; ++row) {
-    const T* x = args.inputs[0].at(row, 0);
-    const T* gate = args.inputs[1].at(row, 0);
-    T* y = args.out.at(row, 0);
-    for (int64_t c = 0; c < width; ++c) y[c] = x[c] * gate_value(function, gate[c]);
+    for (int64_t c = 0; c < args.stage->out.width(); ++c) {
+      args.out.at(row, 0)[c] =
+          args.inputs[0].at(row, 0)[c] *
+          kernels::reference::gate_function(function, args.inputs[1].at(row, 0)[c]);
+    }
   }
 }
 
 void gate_backward(const StageGradientArgs& args) noexcept {
   const StageArgs<float>& forward = args.forward;
-  const GateFunction function = function_of(*forward.stage).function;
-  const int64_t width = forward.stage->out.width();
-  for (int64_t row = forward.first; row < forward.end; ++row) {
-    const float* x = forward.inputs[0].at(row, 0);
-    const float* gate = forward.inputs[1].at(row, 0);
-    const float* dy = args.dout.at(row, 0);
-    float* dx = args.dinputs[0].at(row, 0);
-    float* dgate = args.dinputs[1].at(row, 0);
-    for (int64_t c = 0; c < width; ++c) {
-      dx[c] = dy[c] * gate_value(function, gate[c]);
-      dgate[c] = dy[c] * x[c] * gate_slope(function, gate[c]);
-    }
-  }
+  const int64_t first = forward.first;
+  kernels::multiply_by_gate_gradient(
+      function_of(*forward.stage).function, forward.end - first, forward.stage->out.width(),
+      block_of(forward.inputs[0], first), block_of(forward.inputs[1], first),
+      block_of(args.dout, first), block_of(args.dinputs[0], first),
+      block_of(args.dinputs[1], first));
 }
 
-void gate_forward_f32(const StageArgs<float>& args) noexcept { gate_forward(args); }
-constexpr StageDef kGate{"gate", true, gate_forward_f32, gate_forward<double>, gate_backward};
+constexpr StageDef kGate{"gate", true, gate_forward, gate_reference, gate_backward};
 
 template <class T>
 void skip_forward(const StageArgs<T>& args) {
@@ -115,24 +113,40 @@ void skip_backward(const StageGradientArgs& args) noexcept {
 void skip_forward_f32(const StageArgs<float>& args) noexcept { skip_forward(args); }
 constexpr StageDef kSkip{"skip", true, skip_forward_f32, skip_forward<double>, skip_backward};
 
+/// Steps above this are not limited: no softplus of an f32 reaches it.
+constexpr double kNoLimit = std::numeric_limits<float>::max();
+
 struct StepOptions final : StageOptions {
   double low = 0.0;
   double high = 0.0;
+  bool limits() const { return low > 0.0 || high < kNoLimit; }
 };
 
 const StepOptions& step_of(const Stage& stage) {
   return static_cast<const StepOptions&>(*stage.options);
 }
 
-template <class T>
-void step_forward(const StageArgs<T>& args) {
+void step_forward(const StageArgs<float>& args) noexcept {
   const StepOptions& options = step_of(*args.stage);
   const int64_t width = args.stage->out.width();
+  kernels::gate_function(GateFunction::kSoftplus, 1.0f, args.end - args.first, width,
+                         block_of(args.inputs[0], args.first), args.params[0],
+                         block_of(args.out, args.first));
+  if (!options.limits()) return;
+  const auto low = static_cast<float>(options.low);
+  const auto high = static_cast<float>(options.high);
   for (int64_t row = args.first; row < args.end; ++row) {
-    const T* x = args.inputs[0].at(row, 0);
-    T* y = args.out.at(row, 0);
-    for (int64_t c = 0; c < width; ++c) {
-      y[c] = std::clamp(softplus(x[c] + args.params[0][c]), T(options.low), T(options.high));
+    float* y = args.out.at(row, 0);
+    for (int64_t c = 0; c < width; ++c) y[c] = std::clamp(y[c], low, high);
+  }
+}
+
+void step_reference(const StageArgs<double>& args) {
+  const StepOptions& options = step_of(*args.stage);
+  for (int64_t row = args.first; row < args.end; ++row) {
+    for (int64_t c = 0; c < args.stage->out.width(); ++c) {
+      const double step = softplus(args.inputs[0].at(row, 0)[c] + args.params[0][c]);
+      args.out.at(row, 0)[c] = std::clamp(step, options.low, options.high);
     }
   }
 }
@@ -141,22 +155,23 @@ void step_backward(const StageGradientArgs& args) noexcept {
   const StageArgs<float>& forward = args.forward;
   const StepOptions& options = step_of(*forward.stage);
   const int64_t width = forward.stage->out.width();
+  kernels::gate_function_gradient(GateFunction::kSoftplus, 1.0f, forward.end - forward.first, width,
+                                  block_of(forward.inputs[0], forward.first), forward.params[0],
+                                  block_of(args.dout, forward.first),
+                                  block_of(args.dinputs[0], forward.first));
   for (int64_t row = forward.first; row < forward.end; ++row) {
-    const float* x = forward.inputs[0].at(row, 0);
-    const float* dy = args.dout.at(row, 0);
+    const float* y = forward.out.at(row, 0);
     float* dx = args.dinputs[0].at(row, 0);
-    for (int64_t c = 0; c < width; ++c) {
-      const float sum = x[c] + forward.params[0][c];
-      const double step = softplus(sum);
-      const bool inside = step >= options.low && step <= options.high;
-      dx[c] = inside ? dy[c] * sigmoid(sum) : 0.0f;
-      args.dparams[0][c] += dx[c];
+    for (int64_t c = 0; options.limits() && c < width; ++c) {
+      const bool clamped = y[c] <= static_cast<float>(options.low) ||
+                           y[c] >= static_cast<float>(options.high);
+      if (clamped) dx[c] = 0.0f;
     }
+    for (int64_t c = 0; c < width; ++c) args.dparams[0][c] += dx[c];
   }
 }
 
-void step_forward_f32(const StageArgs<float>& args) noexcept { step_forward(args); }
-constexpr StageDef kStep{"step_size", true, step_forward_f32, step_forward<double>, step_backward};
+constexpr StageDef kStep{"step_size", true, step_forward, step_reference, step_backward};
 
 template <class T>
 void decay_forward(const StageArgs<T>& args) {

@@ -1,13 +1,15 @@
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 
-#include "mixers/common/stages.h"
+#include "kernels/gates.h"
+#include "mixers/layer_program.h"
 
 namespace tarn::mixers {
 
-/// Scalar functions of the stages, in the precision of their argument; nothing overflows.
+/// Scalar functions for stages, in the precision of their argument; nothing overflows.
 
 template <class T>
 T sigmoid(T x) {
@@ -21,39 +23,10 @@ T softplus(T x) {
   return std::max(x, T(0)) + std::log1p(std::exp(-std::abs(x)));
 }
 
+/// Columns of a stage's input or output as the kernels of rows take them, from row `first` on.
 template <class T>
-T gate_value(GateFunction function, T x) {
-  switch (function) {
-    case GateFunction::kIdentity: return x;
-    case GateFunction::kSigmoid: return sigmoid(x);
-    case GateFunction::kSilu: return x * sigmoid(x);
-    case GateFunction::kTanh: return std::tanh(x);
-    case GateFunction::kLogSigmoid: return -softplus(-x);
-    case GateFunction::kSquaredRelu: return x > T(0) ? x * x : T(0);
-  }
-  return x;
-}
-
-template <class T>
-T gate_slope(GateFunction function, T x) {
-  switch (function) {
-    case GateFunction::kIdentity: return T(1);
-    case GateFunction::kSigmoid: {
-      const T s = sigmoid(x);
-      return s * (T(1) - s);
-    }
-    case GateFunction::kSilu: {
-      const T s = sigmoid(x);
-      return s * (T(1) + x * (T(1) - s));
-    }
-    case GateFunction::kTanh: {
-      const T t = std::tanh(x);
-      return T(1) - t * t;
-    }
-    case GateFunction::kLogSigmoid: return sigmoid(-x);
-    case GateFunction::kSquaredRelu: return x > T(0) ? T(2) * x : T(0);
-  }
-  return T(1);
+kernels::RowBlock<T> block_of(const kernels::Heads<T>& heads, int64_t first, int64_t head = 0) {
+  return {heads.at(first, head), heads.row_stride};
 }
 
 }  // namespace tarn::mixers

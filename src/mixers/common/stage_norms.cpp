@@ -1,6 +1,7 @@
 // Stages that scale each head by its norm.
 #include <algorithm>
 
+#include "kernels/norm.h"
 #include "mixers/common/stage_math.h"
 #include "mixers/common/stages.h"
 
@@ -17,102 +18,96 @@ const NormOptions& options_of(const Stage& stage) {
   return static_cast<const NormOptions&>(*stage.options);
 }
 
-template <class T>
-T sum_of_squares(int64_t dim, const T* x) {
-  T sum = 0;
+double sum_of_squares(int64_t dim, const double* x) {
+  double sum = 0.0;
   for (int64_t c = 0; c < dim; ++c) sum += x[c] * x[c];
   return sum;
 }
 
-template <class T>
-T l2_scale(const NormOptions& options, T squares) {
-  return options.clamped ? T(1) / std::max(std::sqrt(squares), T(options.eps))
-                         : T(1) / std::sqrt(squares + T(options.eps));
+double l2_scale(const NormOptions& options, double squares) {
+  return options.clamped ? 1.0 / std::max(std::sqrt(squares), options.eps)
+                         : 1.0 / std::sqrt(squares + options.eps);
 }
 
-template <class T>
-void l2_forward(const StageArgs<T>& args) {
+void l2_reference(const StageArgs<double>& args) {
   const NormOptions& options = options_of(*args.stage);
   const Slice& out = args.stage->out;
   for (int64_t row = args.first; row < args.end; ++row) {
     for (int64_t h = 0; h < out.heads; ++h) {
-      const T* x = args.inputs[0].at(row, h);
-      T* y = args.out.at(row, h);
-      const T scale = l2_scale(options, sum_of_squares(out.dim, x));
+      const double* x = args.inputs[0].at(row, h);
+      double* y = args.out.at(row, h);
+      const double scale = l2_scale(options, sum_of_squares(out.dim, x));
       for (int64_t c = 0; c < out.dim; ++c) y[c] = scale * x[c];
     }
   }
 }
 
-/// y = s·x with s = (Σx² + ε)^(−1/2): dx = s·(dy − y·(dy·y)); at the clamp s is constant.
+void l2_forward_f32(const StageArgs<float>& args) noexcept {
+  const NormOptions& options = options_of(*args.stage);
+  const Slice& out = args.stage->out;
+  for (int64_t h = 0; h < out.heads; ++h) {
+    kernels::l2_norm(args.end - args.first, out.dim, block_of(args.inputs[0], args.first, h),
+                     static_cast<float>(options.eps), options.clamped,
+                     block_of(args.out, args.first, h));
+  }
+}
+
 void l2_backward(const StageGradientArgs& args) noexcept {
   const StageArgs<float>& forward = args.forward;
   const NormOptions& options = options_of(*forward.stage);
   const Slice& out = forward.stage->out;
-  for (int64_t row = forward.first; row < forward.end; ++row) {
-    for (int64_t h = 0; h < out.heads; ++h) {
-      const float* x = forward.inputs[0].at(row, h);
-      const float* y = forward.out.at(row, h);
-      const float* dy = args.dout.at(row, h);
-      float* dx = args.dinputs[0].at(row, h);
-      const float squares = sum_of_squares(out.dim, x);
-      const float scale = l2_scale(options, squares);
-      float along = 0.0f;
-      for (int64_t c = 0; c < out.dim; ++c) along += dy[c] * y[c];
-      if (options.clamped && std::sqrt(squares) <= static_cast<float>(options.eps)) along = 0.0f;
-      for (int64_t c = 0; c < out.dim; ++c) dx[c] = scale * (dy[c] - y[c] * along);
-    }
+  const int64_t first = forward.first;
+  const kernels::Heads<const float> y = forward.out;
+  for (int64_t h = 0; h < out.heads; ++h) {
+    kernels::l2_norm_gradient(forward.end - first, out.dim, block_of(forward.inputs[0], first, h),
+                              block_of(y, first, h), static_cast<float>(options.eps),
+                              options.clamped, block_of(args.dout, first, h),
+                              block_of(args.dinputs[0], first, h));
   }
 }
 
-void l2_forward_f32(const StageArgs<float>& args) noexcept { l2_forward(args); }
-constexpr StageDef kL2Norm{"l2_norm", true, l2_forward_f32, l2_forward<double>, l2_backward};
+constexpr StageDef kL2Norm{"l2_norm", true, l2_forward_f32, l2_reference, l2_backward};
 
-template <class T>
-void rms_forward(const StageArgs<T>& args) {
-  const NormOptions& options = options_of(*args.stage);
+int64_t first_weight(const Stage& stage, int64_t head) {
+  return options_of(stage).own_weights ? head * stage.out.dim : 0;
+}
+
+void rms_forward(const StageArgs<float>& args) noexcept {
+  const Slice& out = args.stage->out;
+  for (int64_t h = 0; h < out.heads; ++h) {
+    kernels::rms_norm(args.end - args.first, out.dim, args.inputs[0].at(args.first, h),
+                      args.inputs[0].row_stride, args.params[0] + first_weight(*args.stage, h),
+                      static_cast<float>(options_of(*args.stage).eps), args.out.at(args.first, h),
+                      args.out.row_stride);
+  }
+}
+
+void rms_reference(const StageArgs<double>& args) {
   const Slice& out = args.stage->out;
   for (int64_t row = args.first; row < args.end; ++row) {
     for (int64_t h = 0; h < out.heads; ++h) {
-      const T* x = args.inputs[0].at(row, h);
-      const T* weight = args.params[0] + (options.own_weights ? h * out.dim : 0);
-      T* y = args.out.at(row, h);
-      const T scale =
-          T(1) / std::sqrt(sum_of_squares(out.dim, x) / static_cast<T>(out.dim) + T(options.eps));
-      for (int64_t c = 0; c < out.dim; ++c) y[c] = scale * x[c] * weight[c];
+      kernels::reference::rms_norm(out.dim, args.inputs[0].at(row, h),
+                                   args.params[0] + first_weight(*args.stage, h),
+                                   options_of(*args.stage).eps, args.out.at(row, h));
     }
   }
 }
 
-/// With x̂ = s·x and g = dy·weight: dx = s·(g − x̂·mean(g·x̂)).
 void rms_backward(const StageGradientArgs& args) noexcept {
   const StageArgs<float>& forward = args.forward;
-  const NormOptions& options = options_of(*forward.stage);
   const Slice& out = forward.stage->out;
-  const auto dim = static_cast<float>(out.dim);
-  for (int64_t row = forward.first; row < forward.end; ++row) {
-    for (int64_t h = 0; h < out.heads; ++h) {
-      const int64_t first = options.own_weights ? h * out.dim : 0;
-      const float* x = forward.inputs[0].at(row, h);
-      const float* weight = forward.params[0] + first;
-      float* dweight = args.dparams[0] + first;
-      const float* dy = args.dout.at(row, h);
-      float* dx = args.dinputs[0].at(row, h);
-      const float scale =
-          1.0f / std::sqrt(sum_of_squares(out.dim, x) / dim + static_cast<float>(options.eps));
-      float mean = 0.0f;
-      for (int64_t c = 0; c < out.dim; ++c) mean += dy[c] * weight[c] * x[c];
-      mean *= scale / dim;
-      for (int64_t c = 0; c < out.dim; ++c) {
-        dweight[c] += dy[c] * scale * x[c];
-        dx[c] = scale * (dy[c] * weight[c] - scale * x[c] * mean);
-      }
-    }
+  const int64_t first = forward.first;
+  for (int64_t h = 0; h < out.heads; ++h) {
+    const int64_t weight = first_weight(*forward.stage, h);
+    kernels::rms_norm_gradient(forward.end - first, out.dim, block_of(forward.inputs[0], first, h),
+                               forward.params[0] + weight,
+                               static_cast<float>(options_of(*forward.stage).eps),
+                               block_of(args.dout, first, h), block_of(args.dinputs[0], first, h),
+                               args.dparams[0] + weight);
   }
 }
 
-void rms_forward_f32(const StageArgs<float>& args) noexcept { rms_forward(args); }
-constexpr StageDef kRmsNorm{"rms_norm", true, rms_forward_f32, rms_forward<double>, rms_backward};
+constexpr StageDef kRmsNorm{"rms_norm", true, rms_forward, rms_reference, rms_backward};
 
 }  // namespace
 

@@ -1,7 +1,10 @@
 // Stages that look along the sequence: the short convolution and rotary positions.
 #include <algorithm>
+#include <cmath>
+#include <type_traits>
 #include <vector>
 
+#include "kernels/short_convolution.h"
 #include "kernels/softmax_attention.h"
 #include "mixers/common/stage_call.h"
 #include "mixers/common/stage_math.h"
@@ -21,115 +24,51 @@ const ConvolutionOptions& convolution_of(const Stage& stage) {
   return static_cast<const ConvolutionOptions&>(*stage.options);
 }
 
-/// Input t of sequence i as its convolution sees it: from the state for t < 0, null before that.
 template <class T>
-const T* input_at(const StageArgs<T>& args, int64_t i, int64_t t) {
-  if (t >= 0) return args.inputs[0].at(args.sequences.begin[i] + t, 0);
-  const int64_t kept = convolution_of(*args.stage).width - 1;
-  if (!args.state) return nullptr;
-  return args.state.tensors[0][i] + (kept + t) * args.stage->out.width();
+T* const* state_of(const StateRefs<T>& state) {
+  return state && !state.tensors.empty() ? state.tensors[0] : nullptr;
 }
 
-/// sums[c] = bias[c] + Σ_w weight[c, w]·x_{t−W+1+w}[c].
 template <class T>
-void convolve(const StageArgs<T>& args, int64_t i, int64_t t, int64_t first, int64_t end, T* sums) {
+kernels::ConvolutionProblem convolution_problem(const StageArgs<T>& args) {
   const ConvolutionOptions& options = convolution_of(*args.stage);
-  for (int64_t c = first; c < end; ++c) sums[c] = options.bias ? args.params[1][c] : T(0);
-  for (int64_t w = 0; w < options.width; ++w) {
-    const T* x = input_at(args, i, t - options.width + 1 + w);
-    if (x == nullptr) continue;
-    const T* weight = args.params[0] + w;
-    for (int64_t c = first; c < end; ++c) sums[c] += weight[c * options.width] * x[c];
+  kernels::ConvolutionProblem problem;
+  problem.sequences = args.sequences;
+  problem.channels = args.stage->out.width();
+  problem.width = options.width;
+  if constexpr (std::is_same_v<T, float>) {
+    problem.weight = args.params[0];
+    problem.bias = options.bias ? args.params[1] : nullptr;
   }
+  problem.pool = args.pool;
+  return problem;
 }
 
-/// The state after the call: the last W − 1 inputs, from the call or from the state itself.
-template <class T>
-void keep_inputs(const StageArgs<T>& args, int64_t i, int64_t first, int64_t end) {
-  if (!args.state) return;
-  const int64_t kept = convolution_of(*args.stage).width - 1;
-  const int64_t channels = args.stage->out.width();
-  const int64_t length = args.sequences.length[i];
-  for (int64_t s = 0; s < kept; ++s) {  // oldest first, so nothing is overwritten before it moves
-    const T* from = input_at(args, i, length - kept + s);
-    std::copy(from + first, from + end, args.state.tensors[0][i] + s * channels + first);
-  }
+void convolution_forward(const StageArgs<float>& args) noexcept {
+  kernels::convolution_forward(convolution_problem(args), args.inputs[0], state_of(args.state),
+                               args.out, *args.arena);
 }
 
-template <class T>
-void convolution_forward(const StageArgs<T>& args) {
-  const int64_t channels = args.stage->out.width();
-  const auto body = [&args](int64_t first, int64_t end, int) {
-    for (int64_t i = 0; i < args.sequences.count; ++i) {
-      for (int64_t t = 0; t < args.sequences.length[i]; ++t) {
-        T* y = args.out.at(args.sequences.begin[i] + t, 0);
-        convolve(args, i, t, first, end, y);
-        for (int64_t c = first; c < end; ++c) y[c] *= sigmoid(y[c]);
-      }
-      keep_inputs(args, i, first, end);
-    }
-  };
-  parallel_for(args.pool, channels, body);  // channels do not depend on each other
-}
-
-/// dx and the parameters' gradients of channels [first, end), sequences and tokens in order.
-void convolution_backward_channels(const StageGradientArgs& args, int64_t first, int64_t end) {
-  const StageArgs<float>& forward = args.forward;
-  const ConvolutionOptions& options = convolution_of(*forward.stage);
-  const int64_t channels = forward.stage->out.width();
-  const int64_t kept = options.width - 1;
-  std::vector<float> sums(static_cast<size_t>(channels));
-  std::vector<float> dsums(static_cast<size_t>(channels));
-  for (int64_t i = 0; i < forward.sequences.count; ++i) {
-    const int64_t length = forward.sequences.length[i];
-    // Gradient of input t: a row of dinputs, or for t < 0 of the initial state.
-    const auto dinput = [&](int64_t t) -> float* {
-      if (t >= 0) return args.dinputs[0].at(forward.sequences.begin[i] + t, 0);
-      return args.dinitial ? args.dinitial.tensors[0][i] + (kept + t) * channels : nullptr;
-    };
-    for (int64_t t = -kept; t < length; ++t) {
-      float* dx = dinput(t);
-      if (dx != nullptr) std::fill(dx + first, dx + end, 0.0f);
-    }
-    for (int64_t s = 0; args.dfinal && s < kept; ++s) {
-      float* dx = dinput(length - kept + s);
-      const float* from = args.dfinal.tensors[0][i] + s * channels;
-      for (int64_t c = first; dx != nullptr && c < end; ++c) dx[c] += from[c];
-    }
-    for (int64_t t = 0; t < length; ++t) {
-      const float* dy = args.dout.at(forward.sequences.begin[i] + t, 0);
-      convolve(forward, i, t, first, end, sums.data());
-      for (int64_t c = first; c < end; ++c) {
-        dsums[static_cast<size_t>(c)] =
-            dy[c] * gate_slope(GateFunction::kSilu, sums[static_cast<size_t>(c)]);
-      }
-      for (int64_t w = 0; w < options.width; ++w) {
-        const int64_t from = t - options.width + 1 + w;
-        const float* x = input_at(forward, i, from);
-        float* dx = dinput(from);
-        for (int64_t c = first; c < end; ++c) {
-          const float dsum = dsums[static_cast<size_t>(c)];
-          if (x != nullptr) args.dparams[0][c * options.width + w] += dsum * x[c];
-          if (dx != nullptr) dx[c] += dsum * forward.params[0][c * options.width + w];
-        }
-      }
-      for (int64_t c = first; options.bias && c < end; ++c) {
-        args.dparams[1][c] += dsums[static_cast<size_t>(c)];
-      }
-    }
-  }
+void convolution_reference(const StageArgs<double>& args) {
+  const double* bias = convolution_of(*args.stage).bias ? args.params[1] : nullptr;
+  kernels::reference::convolution(convolution_problem(args), args.params[0], bias, args.inputs[0],
+                                  state_of(args.state), args.out);
 }
 
 void convolution_backward(const StageGradientArgs& args) noexcept {
-  parallel_for(args.forward.pool, args.forward.stage->out.width(),
-               [&args](int64_t first, int64_t end, int) {
-                 convolution_backward_channels(args, first, end);
-               });
+  const StageArgs<float>& forward = args.forward;
+  kernels::ConvolutionGradients gradients;
+  gradients.dx = args.dinputs[0];
+  gradients.dweight = args.dparams[0];
+  gradients.dbias = convolution_of(*forward.stage).bias ? args.dparams[1] : nullptr;
+  gradients.dinitial = state_of(args.dinitial);
+  kernels::convolution_backward(convolution_problem(forward), forward.inputs[0],
+                                state_of(forward.state), args.dout, state_of(args.dfinal),
+                                gradients, *forward.arena);
 }
 
-void convolution_forward_f32(const StageArgs<float>& args) noexcept { convolution_forward(args); }
-constexpr StageDef kConvolution{"short_convolution", false, convolution_forward_f32,
-                                convolution_forward<double>, convolution_backward};
+constexpr StageDef kConvolution{"short_convolution", false, convolution_forward,
+                                convolution_reference, convolution_backward};
 
 struct RotaryOptions final : StageOptions {
   int64_t dim = 0;

@@ -3,6 +3,7 @@
 #include <limits>
 #include <string>
 
+#include "kernels/gates.h"
 #include "mixers/layer_program.h"
 
 namespace tarn::mixers {
@@ -11,7 +12,7 @@ namespace tarn::mixers {
 /// returns a new one; the layer's forms, its gradient and its state follow. Per row unless said;
 /// every function has a double-precision twin that tests compare with.
 
-enum class GateFunction : uint8_t { kIdentity, kSigmoid, kSilu, kTanh, kLogSigmoid, kSquaredRelu };
+using kernels::GateFunction;
 
 /// y = scale · f(x).
 Slice apply_function(LayerBuilder& builder, GateFunction function, const Slice& x,

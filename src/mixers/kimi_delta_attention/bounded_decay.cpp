@@ -47,7 +47,7 @@ void backward(const StageGradientArgs& args) noexcept {
       float* dx = args.dinputs[0].at(row, h);
       for (int64_t c = 0; c < out.dim; ++c) {
         const float u = rate * (x[c] + bias[c]);
-        const float du = dg[c] * bound * gate_slope(GateFunction::kSigmoid, u);
+        const float du = dg[c] * bound * sigmoid(u) * sigmoid(-u);
         dx[c] = du * rate;
         dbias[c] += dx[c];
         dlog += du * u;
