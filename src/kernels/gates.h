@@ -2,52 +2,54 @@
 
 #include <cstdint>
 
+#include "kernels/layout.h"
+
 namespace tarn::kernels {
 
 /// Functions of one channel that gates and activations of mechanisms use.
-enum class GateFunction : uint8_t { kIdentity, kSigmoid, kSilu, kTanh, kLogSigmoid, kSquaredRelu,
-                                    kSoftplus };
-
-/// Rows × channels with channel stride 1.
-template <class T>
-struct RowBlock {
-  T* data = nullptr;
-  int64_t stride = 0;
+enum class GateFunction : uint8_t {
+  kIdentity,
+  kSigmoid,
+  kSilu,
+  kTanh,
+  kLogSigmoid,
+  kSquaredRelu,
+  kSoftplus
 };
 
 /// y = scale·f(x + bias) for `rows` rows of `width` channels; bias [width] or null. f32: within a
 /// few eps of the double value's size, or of 1 where that is smaller. Cost: an exponential per
 /// channel. A channel's bits depend on nothing but its own numbers.
 void gate_function(GateFunction function, float scale, int64_t rows, int64_t width,
-                   RowBlock<const float> x, const float* bias, RowBlock<float> y) noexcept;
+                   Rows<const float> x, const float* bias, Rows<float> y) noexcept;
 
 /// dx = scale·f′(x + bias)·dy.
 void gate_function_gradient(GateFunction function, float scale, int64_t rows, int64_t width,
-                            RowBlock<const float> x, const float* bias, RowBlock<const float> dy,
-                            RowBlock<float> dx) noexcept;
+                            Rows<const float> x, const float* bias, Rows<const float> dy,
+                            Rows<float> dx) noexcept;
 
 /// y = x·f(gate).
-void multiply_by_gate(GateFunction function, int64_t rows, int64_t width, RowBlock<const float> x,
-                      RowBlock<const float> gate, RowBlock<float> y) noexcept;
+void multiply_by_gate(GateFunction function, int64_t rows, int64_t width, Rows<const float> x,
+                      Rows<const float> gate, Rows<float> y) noexcept;
 
 /// dx = f(gate)·dy, dgate = x·f′(gate)·dy.
 void multiply_by_gate_gradient(GateFunction function, int64_t rows, int64_t width,
-                               RowBlock<const float> x, RowBlock<const float> gate,
-                               RowBlock<const float> dy, RowBlock<float> dx,
-                               RowBlock<float> dgate) noexcept;
+                               Rows<const float> x, Rows<const float> gate,
+                               Rows<const float> dy, Rows<float> dx,
+                               Rows<float> dgate) noexcept;
 
 /// y = x·s per row, s = 1/√(Σx² + eps), or 1/max(√Σx², eps) when `clamped`.
-void l2_norm(int64_t rows, int64_t dim, RowBlock<const float> x, float eps, bool clamped,
-             RowBlock<float> y) noexcept;
+void l2_norm(int64_t rows, int64_t dim, Rows<const float> x, float eps, bool clamped,
+             Rows<float> y) noexcept;
 /// With y = s·x as l2_norm gave it: dx = s·(dy − y·(dy·y)); where the clamp holds dx = s·dy.
-void l2_norm_gradient(int64_t rows, int64_t dim, RowBlock<const float> x, RowBlock<const float> y,
-                      float eps, bool clamped, RowBlock<const float> dy,
-                      RowBlock<float> dx) noexcept;
+void l2_norm_gradient(int64_t rows, int64_t dim, Rows<const float> x, Rows<const float> y,
+                      float eps, bool clamped, Rows<const float> dy,
+                      Rows<float> dx) noexcept;
 
 /// Gradient of rms_norm (kernels/norm.h) with x̂ = s·x, s = 1/√(mean x² + eps), g = dy·weight:
 ///   dx = s·(g − x̂·mean(g·x̂)),  dweight += Σ rows dy·x̂, rows in order.
-void rms_norm_gradient(int64_t rows, int64_t dim, RowBlock<const float> x, const float* weight,
-                       float eps, RowBlock<const float> dy, RowBlock<float> dx,
+void rms_norm_gradient(int64_t rows, int64_t dim, Rows<const float> x, const float* weight,
+                       float eps, Rows<const float> dy, Rows<float> dx,
                        float* dweight) noexcept;
 
 namespace reference {

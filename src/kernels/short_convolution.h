@@ -28,10 +28,10 @@ void convolution_forward(const ConvolutionProblem& problem, Heads<const float> x
                          float* const* state, Heads<float> y, Arena& arena) noexcept;
 
 struct ConvolutionGradients {
-  Heads<float> dx;                      ///< overwritten
-  float* dweight = nullptr;             ///< [channels, W], added to
-  float* dbias = nullptr;               ///< [channels], added to; null: not wanted
-  float* const* dinitial = nullptr;     ///< of the state before the call; null: not wanted
+  Heads<float> dx;                   ///< overwritten
+  float* dweight = nullptr;          ///< [channels, W], added to
+  float* dbias = nullptr;            ///< [channels], added to; null: not wanted
+  float* const* dinitial = nullptr;  ///< of the state before the call; null: not wanted
 };
 
 /// Gradient of convolution_forward. `initial`: the state before the call (null: zeros); `dfinal`: the

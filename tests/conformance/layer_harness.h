@@ -112,7 +112,8 @@ class LayerHarness {
     StateTable<float, StateValues<float>> table(outcome.state);
     std::vector<std::vector<float>> values;
     for (const auto& parameter : problem.params) values.push_back(converted<float>(parameter));
-    const auto weights = mixers::prepare_layer(mixer, *config, pointers_to<const float>(values), {});
+    const auto weights =
+        mixers::prepare_layer(mixer, *config, pointers_to<const float>(values), {});
     Arena arena;
     mixers::LayerArgs args;
     args.config = config.get();

@@ -84,8 +84,9 @@ class Layer : public testing::TestWithParam<Case> {
                     int64_t tokens, const std::string& what) const {
     EXPECT_LE(relative_error(got.y, want.y), tolerance(tokens)) << what;
     for (size_t j = 0; j < want.state.size(); ++j) {
-      EXPECT_LE(relative_error(StateValues<float>{got.state[j]}, StateValues<double>{want.state[j]}),
-                tolerance(tokens))
+      EXPECT_LE(
+          relative_error(StateValues<float>{got.state[j]}, StateValues<double>{want.state[j]}),
+          tolerance(tokens))
           << what << ", state " << harness.states[j].name;
     }
   }
@@ -249,8 +250,8 @@ TEST_P(Layer, GradientMatchesDirectionalDerivatives) {
   }
   const LayerGradient got = harness.gradient(problem, dy, dfinal);
   const double limit = 4.0 * tolerance(61);
-  expect_directions(harness, problem, dy, dfinal, got.dx, static_cast<int64_t>(got.dx.size()), limit,
-                    "x", [](LayerProblem& p) -> std::vector<double>& { return p.x; });
+  expect_directions(harness, problem, dy, dfinal, got.dx, static_cast<int64_t>(got.dx.size()),
+                    limit, "x", [](LayerProblem& p) -> std::vector<double>& { return p.x; });
   for (size_t p = 0; p < got.dparams.size(); ++p) {
     expect_directions(harness, problem, dy, dfinal, got.dparams[p],
                       static_cast<int64_t>(got.dparams[p].size()), limit, harness.params[p].name,
@@ -259,8 +260,7 @@ TEST_P(Layer, GradientMatchesDirectionalDerivatives) {
   for (size_t j = 0; j < problem.state.size(); ++j) {
     for (size_t i = 0; i < problem.state[j].size(); ++i) {
       const mixers::StateSpec& spec = harness.states[j];
-      const int64_t used =
-          LayerHarness::elements(spec.shape) * (spec.per_token ? prefixes[i] : 1);
+      const int64_t used = LayerHarness::elements(spec.shape) * (spec.per_token ? prefixes[i] : 1);
       expect_directions(harness, problem, dy, dfinal, got.dinitial[j][i], used, limit,
                         "initial state " + spec.name,
                         [i, j](LayerProblem& q) -> std::vector<double>& { return q.state[j][i]; });

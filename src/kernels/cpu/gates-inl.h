@@ -116,13 +116,15 @@ HWY_INLINE void for_each_vector(int64_t width, const Body& body) {
   const F32 d;
   int64_t c = 0;
   for (; c + kLanes <= width; c += kLanes) {
-    body(c, [d](const float* from) HWY_ATTR { return hn::LoadU(d, from); },
-         [d](VecF32 value, float* to) HWY_ATTR { hn::StoreU(value, d, to); });
+    body(
+        c, [d](const float* from) HWY_ATTR { return hn::LoadU(d, from); },
+        [d](VecF32 value, float* to) HWY_ATTR { hn::StoreU(value, d, to); });
   }
   if (c == width) return;
   const Tail tail(width - c);
-  body(c, [&tail](const float* from) HWY_ATTR { return load_partial(from, tail); },
-       [&tail](VecF32 value, float* to) HWY_ATTR { store_partial(value, to, tail); });
+  body(
+      c, [&tail](const float* from) HWY_ATTR { return load_partial(from, tail); },
+      [&tail](VecF32 value, float* to) HWY_ATTR { store_partial(value, to, tail); });
 }
 
 }  // namespace HWY_NAMESPACE

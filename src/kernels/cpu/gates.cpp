@@ -17,7 +17,7 @@ namespace tarn::kernels {
 namespace HWY_NAMESPACE {
 
 void function_impl(GateFunction function, float scale, int64_t rows, int64_t width,
-                   RowBlock<const float> x, const float* bias, RowBlock<float> y) {
+                   Rows<const float> x, const float* bias, Rows<float> y) {
   with_function(function, [&]<GateFunction kFunction>() HWY_ATTR {
     const VecF32 factor = hn::Set(F32(), scale);
     for (int64_t row = 0; row < rows; ++row) {
@@ -33,8 +33,8 @@ void function_impl(GateFunction function, float scale, int64_t rows, int64_t wid
 }
 
 void function_gradient_impl(GateFunction function, float scale, int64_t rows, int64_t width,
-                            RowBlock<const float> x, const float* bias, RowBlock<const float> dy,
-                            RowBlock<float> dx) {
+                            Rows<const float> x, const float* bias, Rows<const float> dy,
+                            Rows<float> dx) {
   with_function(function, [&]<GateFunction kFunction>() HWY_ATTR {
     const VecF32 factor = hn::Set(F32(), scale);
     for (int64_t row = 0; row < rows; ++row) {
@@ -50,8 +50,8 @@ void function_gradient_impl(GateFunction function, float scale, int64_t rows, in
   });
 }
 
-void multiply_impl(GateFunction function, int64_t rows, int64_t width, RowBlock<const float> x,
-                   RowBlock<const float> gate, RowBlock<float> y) {
+void multiply_impl(GateFunction function, int64_t rows, int64_t width, Rows<const float> x,
+                   Rows<const float> gate, Rows<float> y) {
   with_function(function, [&]<GateFunction kFunction>() HWY_ATTR {
     for (int64_t row = 0; row < rows; ++row) {
       const float* from = x.data + row * x.stride;
@@ -65,8 +65,8 @@ void multiply_impl(GateFunction function, int64_t rows, int64_t width, RowBlock<
 }
 
 void multiply_gradient_impl(GateFunction function, int64_t rows, int64_t width,
-                            RowBlock<const float> x, RowBlock<const float> gate,
-                            RowBlock<const float> dy, RowBlock<float> dx, RowBlock<float> dgate) {
+                            Rows<const float> x, Rows<const float> gate,
+                            Rows<const float> dy, Rows<float> dx, Rows<float> dgate) {
   with_function(function, [&]<GateFunction kFunction>() HWY_ATTR {
     for (int64_t row = 0; row < rows; ++row) {
       const float* from = x.data + row * x.stride;
@@ -106,21 +106,20 @@ float l2_scale(float squares, float eps, bool clamped) {
   return clamped ? 1.0f / std::max(std::sqrt(squares), eps) : 1.0f / std::sqrt(squares + eps);
 }
 
-void l2_norm_impl(int64_t rows, int64_t dim, RowBlock<const float> x, float eps, bool clamped,
-                  RowBlock<float> y) {
+void l2_norm_impl(int64_t rows, int64_t dim, Rows<const float> x, float eps, bool clamped,
+                  Rows<float> y) {
   for (int64_t row = 0; row < rows; ++row) {
     const float* from = x.data + row * x.stride;
     float* to = y.data + row * y.stride;
     const VecF32 scale = hn::Set(F32(), l2_scale(dot(dim, from, from), eps, clamped));
-    for_each_vector(dim, [&](int64_t c, const auto& load, const auto& store) HWY_ATTR {
-      store(hn::Mul(scale, load(from + c)), to + c);
-    });
+    for_each_vector(dim, [&](int64_t c, const auto& load, const auto& store)
+                             HWY_ATTR { store(hn::Mul(scale, load(from + c)), to + c); });
   }
 }
 
-void l2_norm_gradient_impl(int64_t rows, int64_t dim, RowBlock<const float> x,
-                           RowBlock<const float> y, float eps, bool clamped,
-                           RowBlock<const float> dy, RowBlock<float> dx) {
+void l2_norm_gradient_impl(int64_t rows, int64_t dim, Rows<const float> x,
+                           Rows<const float> y, float eps, bool clamped,
+                           Rows<const float> dy, Rows<float> dx) {
   const F32 d;
   for (int64_t row = 0; row < rows; ++row) {
     const float* from = x.data + row * x.stride;
@@ -137,8 +136,8 @@ void l2_norm_gradient_impl(int64_t rows, int64_t dim, RowBlock<const float> x,
   }
 }
 
-void rms_norm_gradient_impl(int64_t rows, int64_t dim, RowBlock<const float> x, const float* weight,
-                            float eps, RowBlock<const float> dy, RowBlock<float> dx,
+void rms_norm_gradient_impl(int64_t rows, int64_t dim, Rows<const float> x, const float* weight,
+                            float eps, Rows<const float> dy, Rows<float> dx,
                             float* dweight) {
   const F32 d;
   for (int64_t row = 0; row < rows; ++row) {
@@ -177,41 +176,41 @@ HWY_EXPORT(l2_norm_gradient_impl);
 HWY_EXPORT(rms_norm_gradient_impl);
 
 void gate_function(GateFunction function, float scale, int64_t rows, int64_t width,
-                   RowBlock<const float> x, const float* bias, RowBlock<float> y) noexcept {
+                   Rows<const float> x, const float* bias, Rows<float> y) noexcept {
   HWY_DYNAMIC_DISPATCH(function_impl)(function, scale, rows, width, x, bias, y);
 }
 
 void gate_function_gradient(GateFunction function, float scale, int64_t rows, int64_t width,
-                            RowBlock<const float> x, const float* bias, RowBlock<const float> dy,
-                            RowBlock<float> dx) noexcept {
+                            Rows<const float> x, const float* bias, Rows<const float> dy,
+                            Rows<float> dx) noexcept {
   HWY_DYNAMIC_DISPATCH(function_gradient_impl)(function, scale, rows, width, x, bias, dy, dx);
 }
 
-void multiply_by_gate(GateFunction function, int64_t rows, int64_t width, RowBlock<const float> x,
-                      RowBlock<const float> gate, RowBlock<float> y) noexcept {
+void multiply_by_gate(GateFunction function, int64_t rows, int64_t width, Rows<const float> x,
+                      Rows<const float> gate, Rows<float> y) noexcept {
   HWY_DYNAMIC_DISPATCH(multiply_impl)(function, rows, width, x, gate, y);
 }
 
 void multiply_by_gate_gradient(GateFunction function, int64_t rows, int64_t width,
-                               RowBlock<const float> x, RowBlock<const float> gate,
-                               RowBlock<const float> dy, RowBlock<float> dx,
-                               RowBlock<float> dgate) noexcept {
+                               Rows<const float> x, Rows<const float> gate,
+                               Rows<const float> dy, Rows<float> dx,
+                               Rows<float> dgate) noexcept {
   HWY_DYNAMIC_DISPATCH(multiply_gradient_impl)(function, rows, width, x, gate, dy, dx, dgate);
 }
 
-void l2_norm(int64_t rows, int64_t dim, RowBlock<const float> x, float eps, bool clamped,
-             RowBlock<float> y) noexcept {
+void l2_norm(int64_t rows, int64_t dim, Rows<const float> x, float eps, bool clamped,
+             Rows<float> y) noexcept {
   HWY_DYNAMIC_DISPATCH(l2_norm_impl)(rows, dim, x, eps, clamped, y);
 }
 
-void l2_norm_gradient(int64_t rows, int64_t dim, RowBlock<const float> x, RowBlock<const float> y,
-                      float eps, bool clamped, RowBlock<const float> dy,
-                      RowBlock<float> dx) noexcept {
+void l2_norm_gradient(int64_t rows, int64_t dim, Rows<const float> x, Rows<const float> y,
+                      float eps, bool clamped, Rows<const float> dy,
+                      Rows<float> dx) noexcept {
   HWY_DYNAMIC_DISPATCH(l2_norm_gradient_impl)(rows, dim, x, y, eps, clamped, dy, dx);
 }
 
-void rms_norm_gradient(int64_t rows, int64_t dim, RowBlock<const float> x, const float* weight,
-                       float eps, RowBlock<const float> dy, RowBlock<float> dx,
+void rms_norm_gradient(int64_t rows, int64_t dim, Rows<const float> x, const float* weight,
+                       float eps, Rows<const float> dy, Rows<float> dx,
                        float* dweight) noexcept {
   HWY_DYNAMIC_DISPATCH(rms_norm_gradient_impl)(rows, dim, x, weight, eps, dy, dx, dweight);
 }

@@ -83,8 +83,7 @@ void forward_channels_impl(const ConvolutionForward& call, int64_t first, int64_
     for (int64_t t = 0; t < problem.sequences.length[i]; ++t) {
       float* to = call.y.at(problem.sequences.begin[i] + t, 0) + first;
       for_each_vector(count, [&](int64_t c, const auto& load, const auto& store) HWY_ATTR {
-        const VecF32 sum =
-            convolve(problem, call.x, state, call.taps, i, t, first + c, load);
+        const VecF32 sum = convolve(problem, call.x, state, call.taps, i, t, first + c, load);
         store(gate_of<GateFunction::kSilu>(sum), to + c);
       });
     }
@@ -175,9 +174,7 @@ const float* transposed(const ConvolutionProblem& problem, Arena& arena) {
   return taps;
 }
 
-int64_t block_count(int64_t channels) {
-  return (channels + kBlockChannels - 1) / kBlockChannels;
-}
+int64_t block_count(int64_t channels) { return (channels + kBlockChannels - 1) / kBlockChannels; }
 
 }  // namespace
 
@@ -206,8 +203,8 @@ void convolution_backward(const ConvolutionProblem& problem, Heads<const float> 
   float* dsums = arena.alloc<float>(threads * longest * kBlockChannels);
   float* dtaps = arena.alloc<float>(problem.width * problem.channels);
   std::fill_n(dtaps, problem.width * problem.channels, 0.0f);
-  const ConvolutionBackward call{problem,   x,         initial, dy, dfinal,
-                                 gradients, transposed(problem, arena), dtaps};
+  const ConvolutionBackward call{
+      problem, x, initial, dy, dfinal, gradients, transposed(problem, arena), dtaps};
   const auto body = [&](int64_t begin, int64_t end, int thread) {
     float* own = dsums + thread * longest * kBlockChannels;
     for (int64_t block = begin; block < end; ++block) {

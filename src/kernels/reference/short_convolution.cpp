@@ -25,8 +25,7 @@ void convolution(const ConvolutionProblem& problem, const double* weight, const 
         y.at(row, 0)[c] = gate_function(GateFunction::kSilu, sum);
       }
       for (int64_t s = 0; state != nullptr && s < kept; ++s) {
-        state[i][s * problem.channels + c] =
-            inputs[inputs.size() - static_cast<size_t>(kept - s)];
+        state[i][s * problem.channels + c] = inputs[inputs.size() - static_cast<size_t>(kept - s)];
       }
     }
   }

@@ -28,9 +28,8 @@ void function_reference(const StageArgs<double>& args) {
   const FunctionOptions& options = function_of(*args.stage);
   for (int64_t row = args.first; row < args.end; ++row) {
     for (int64_t c = 0; c < args.stage->out.width(); ++c) {
-      args.out.at(row, 0)[c] =
-          options.scale *
-          kernels::reference::gate_function(options.function, args.inputs[0].at(row, 0)[c]);
+      args.out.at(row, 0)[c] = options.scale * kernels::reference::gate_function(
+                                                   options.function, args.inputs[0].at(row, 0)[c]);
     }
   }
 }
@@ -38,11 +37,10 @@ void function_reference(const StageArgs<double>& args) {
 void function_backward(const StageGradientArgs& args) noexcept {
   const StageArgs<float>& forward = args.forward;
   const FunctionOptions& options = function_of(*forward.stage);
-  kernels::gate_function_gradient(options.function, static_cast<float>(options.scale),
-                                  forward.end - forward.first, forward.stage->out.width(),
-                                  block_of(forward.inputs[0], forward.first), nullptr,
-                                  block_of(args.dout, forward.first),
-                                  block_of(args.dinputs[0], forward.first));
+  kernels::gate_function_gradient(
+      options.function, static_cast<float>(options.scale), forward.end - forward.first,
+      forward.stage->out.width(), block_of(forward.inputs[0], forward.first), nullptr,
+      block_of(args.dout, forward.first), block_of(args.dinputs[0], forward.first));
 }
 
 constexpr StageDef kFunction{"function", true, function_forward, function_reference,
@@ -68,11 +66,11 @@ void gate_reference(const StageArgs<double>& args) {
 void gate_backward(const StageGradientArgs& args) noexcept {
   const StageArgs<float>& forward = args.forward;
   const int64_t first = forward.first;
-  kernels::multiply_by_gate_gradient(
-      function_of(*forward.stage).function, forward.end - first, forward.stage->out.width(),
-      block_of(forward.inputs[0], first), block_of(forward.inputs[1], first),
-      block_of(args.dout, first), block_of(args.dinputs[0], first),
-      block_of(args.dinputs[1], first));
+  kernels::multiply_by_gate_gradient(function_of(*forward.stage).function, forward.end - first,
+                                     forward.stage->out.width(), block_of(forward.inputs[0], first),
+                                     block_of(forward.inputs[1], first), block_of(args.dout, first),
+                                     block_of(args.dinputs[0], first),
+                                     block_of(args.dinputs[1], first));
 }
 
 constexpr StageDef kGate{"gate", true, gate_forward, gate_reference, gate_backward};
@@ -163,8 +161,8 @@ void step_backward(const StageGradientArgs& args) noexcept {
     const float* y = forward.out.at(row, 0);
     float* dx = args.dinputs[0].at(row, 0);
     for (int64_t c = 0; options.limits() && c < width; ++c) {
-      const bool clamped = y[c] <= static_cast<float>(options.low) ||
-                           y[c] >= static_cast<float>(options.high);
+      const bool clamped =
+          y[c] <= static_cast<float>(options.low) || y[c] >= static_cast<float>(options.high);
       if (clamped) dx[c] = 0.0f;
     }
     for (int64_t c = 0; c < width; ++c) args.dparams[0][c] += dx[c];

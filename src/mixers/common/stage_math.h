@@ -25,7 +25,7 @@ T softplus(T x) {
 
 /// Columns of a stage's input or output as the kernels of rows take them, from row `first` on.
 template <class T>
-kernels::RowBlock<T> block_of(const kernels::Heads<T>& heads, int64_t first, int64_t head = 0) {
+kernels::Rows<T> block_of(const kernels::Heads<T>& heads, int64_t first, int64_t head = 0) {
   return {heads.at(first, head), heads.row_stride};
 }
 

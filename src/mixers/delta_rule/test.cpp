@@ -16,8 +16,7 @@ const MixerDef& definition() { return **find_mixer("delta_rule", "test"); }
 
 /// Rows of the operator's inputs, in the order of its shape.
 Outcome<float> run(const Harness& harness, const std::vector<std::vector<double>>& rows) {
-  Problem problem =
-      harness.make_problem({{static_cast<int64_t>(rows.size())}, {}, 0}, 1, true);
+  Problem problem = harness.make_problem({{static_cast<int64_t>(rows.size())}, {}, 0}, 1, true);
   for (size_t r = 0; r < rows.size(); ++r) {
     std::copy(rows[r].begin(), rows[r].end(),
               problem.inputs.begin() + static_cast<int64_t>(r) * problem.width);

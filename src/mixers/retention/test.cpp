@@ -16,8 +16,7 @@ const MixerDef& definition() { return **find_mixer("retention", "test"); }
 
 /// Rows of the operator's inputs, in the order of its shape.
 Outcome<float> run(const Harness& harness, const std::vector<std::vector<double>>& rows) {
-  Problem problem =
-      harness.make_problem({{static_cast<int64_t>(rows.size())}, {}, 0}, 1, true);
+  Problem problem = harness.make_problem({{static_cast<int64_t>(rows.size())}, {}, 0}, 1, true);
   for (size_t r = 0; r < rows.size(); ++r) {
     std::copy(rows[r].begin(), rows[r].end(),
               problem.inputs.begin() + static_cast<int64_t>(r) * problem.width);
@@ -32,7 +31,8 @@ TEST(Retention, ConstantRowsGiveAGeometricSum) {
     const double decay = 1.0 - std::exp2(-5.0 - head);
     for (int t = 0; t < 40; ++t) {
       const double want = (1.0 - std::pow(decay, t + 1)) / (1.0 - decay);
-      EXPECT_NEAR(got.out[static_cast<size_t>(2 * t + head)], want, 1e-5 * want) << head << ", " << t;
+      EXPECT_NEAR(got.out[static_cast<size_t>(2 * t + head)], want, 1e-5 * want)
+          << head << ", " << t;
     }
   }
 }

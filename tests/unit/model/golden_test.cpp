@@ -74,8 +74,8 @@ class Golden : public testing::TestWithParam<std::string> {
     }
     const auto definition = mixers::find_mixer(name, GetParam());
     TARN_CHECK(definition.ok());
-    harness = std::make_unique<LayerHarness>(**definition, config,
-                                             *json->find("model_dim")->as_int());
+    harness =
+        std::make_unique<LayerHarness>(**definition, config, *json->find("model_dim")->as_int());
     batch = *json->find("batch")->as_int();
     tokens = *json->find("tokens")->as_int();
     std::string path = GetParam();
