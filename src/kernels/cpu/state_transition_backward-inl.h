@@ -10,10 +10,10 @@
 #include <cstdint>
 
 #include "hwy/highway.h"
-#include "kernels/cpu/small_gemm-inl.h"
 #include "kernels/cpu/state_transition_calls.h"
 #include "kernels/cpu/state_transition_chunk-inl.h"
 #include "kernels/cpu/state_transition_decay_gradient-inl.h"
+#include "kernels/cpu/state_transition_product-inl.h"
 #include "kernels/cpu/state_transition_rows-inl.h"
 #include "kernels/cpu/state_transition_tokens-inl.h"
 
@@ -78,15 +78,35 @@ struct TransitionChunkGradient {
     const Heads<float>& dv = call.gradients.rows.v;
     const Heads<float>& dbeta = call.gradients.rows.beta;
     for (int64_t t = 0; t < n; ++t) copy(call.dout.at(c.row + t, c.head), danswer(0, t), V);
-    small_gemm(kWriters * n, V, n, {s.weights, 1, s.token_stride}, scratch.danswer, s.value_stride,
-               scratch.dpayload, s.value_stride, false);
-    small_gemm(kWriters * n, V, c.key_dim(), {s.end, s.key_stride, 1}, scratch.dstate, V,
-               scratch.dpayload, s.value_stride, true);
+    multiply({kWriters * n,
+              V,
+              n,
+              {s.weights, 1, s.token_stride},
+              scratch.danswer,
+              s.value_stride,
+              scratch.dpayload,
+              s.value_stride});
+    multiply({kWriters * n,
+              V,
+              c.key_dim(),
+              {s.end, s.key_stride, 1},
+              scratch.dstate,
+              V,
+              scratch.dpayload,
+              s.value_stride,
+              true});
     if constexpr (kErase == Erase::kRankOne) {
       substitute_back(s.weights + n * s.token_stride, scratch.dpayload);
       for (int64_t t = 0; t < n; ++t) copy(dpayload(0, t), danswer(1, t), V);
-      small_gemm(n, V, n, {c.weights(1, 0) + n, 1, s.token_stride}, danswer(1, 0), s.value_stride,
-                 dpayload(1, 0), s.value_stride, true);
+      multiply({n,
+                V,
+                n,
+                {c.weights(1, 0) + n, 1, s.token_stride},
+                danswer(1, 0),
+                s.value_stride,
+                dpayload(1, 0),
+                s.value_stride,
+                true});
       for (int64_t t = 0; t < n; ++t) copy(dpayload(1, t), dv.at(c.row + t, c.head), V);
       return;
     }
@@ -124,12 +144,18 @@ struct TransitionChunkGradient {
     transpose(K, V, scratch.dstate, V, scratch.dstate_columns, s.key_stride);
     transpose(kWriters * n, V, s.payload, s.value_stride, scratch.payload_columns, s.token_stride);
     const GemmLeft danswers{scratch.danswer, s.value_stride, 1};
-    small_gemm(kReaders * n, K, V, danswers, scratch.state_columns, s.key_stride, scratch.dread,
-               s.key_stride, false);
-    small_gemm(kReaders * n, kWriters * n, V, danswers, scratch.payload_columns, s.token_stride,
-               scratch.dweights, s.token_stride, false);
-    small_gemm(kWriters * n, K, V, {s.payload, s.value_stride, 1}, scratch.dstate_columns,
-               s.key_stride, scratch.dend, s.key_stride, false);
+    multiply({kReaders * n, K, V, danswers, scratch.state_columns, s.key_stride, scratch.dread,
+              s.key_stride});
+    multiply({kReaders * n, kWriters * n, V, danswers, scratch.payload_columns, s.token_stride,
+              scratch.dweights, s.token_stride});
+    multiply({kWriters * n,
+              K,
+              V,
+              {s.payload, s.value_stride, 1},
+              scratch.dstate_columns,
+              s.key_stride,
+              scratch.dend,
+              s.key_stride});
   }
 
   HWY_INLINE void differentiate_state(const float* state) const {
@@ -139,10 +165,17 @@ struct TransitionChunkGradient {
     for (int64_t i = 0; i < c.key_dim(); ++i) {
       float* dstate = scratch.dstate + i * V;
       if (wanted) scratch.dwhole[i] = s.end_decay[i] * dot(dstate, state + i * V, V);
-      if (c.problem.decay != Decay::kNone) scale_row(s.end_decay[i], dstate, dstate, V);
     }
-    small_gemm(c.key_dim(), V, kReaders * c.tokens, {s.read, 1, s.key_stride}, scratch.danswer,
-               s.value_stride, scratch.dstate, V, true);
+    multiply({c.key_dim(),
+              V,
+              kReaders * c.tokens,
+              {s.read, 1, s.key_stride},
+              scratch.danswer,
+              s.value_stride,
+              scratch.dstate,
+              V,
+              true,
+              s.end_decay});
   }
 
   /// From dX, dA and dY to readers, writers and log decays that are one number per token.
@@ -161,10 +194,24 @@ struct TransitionChunkGradient {
       for (int64_t t = 0; t < n; ++t) scale_row(s.to_end[t], dend(w, t), dend(w, t), K);
       for (int r = 0; r < kReaders; ++r) {
         const float* between = dweights(r, 0) + w * n;
-        small_gemm(n, K, n, {between, s.token_stride, 1}, c.writer_row(w, 0),
-                   c.writer(w).row_stride, dread(r, 0), s.key_stride, true);
-        small_gemm(n, K, n, {between, 1, s.token_stride}, c.reader_row(r, 0),
-                   c.reader(r).row_stride, dend(w, 0), s.key_stride, true);
+        multiply({n,
+                  K,
+                  n,
+                  {between, s.token_stride, 1},
+                  c.writer_row(w, 0),
+                  c.writer(w).row_stride,
+                  dread(r, 0),
+                  s.key_stride,
+                  true});
+        multiply({n,
+                  K,
+                  n,
+                  {between, 1, s.token_stride},
+                  c.reader_row(r, 0),
+                  c.reader(r).row_stride,
+                  dend(w, 0),
+                  s.key_stride,
+                  true});
       }
     }
   }

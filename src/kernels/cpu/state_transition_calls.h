@@ -89,6 +89,14 @@ inline int64_t transition_chunk_tokens(const StateTransitionProblem& problem) {
   return std::min({wanted, longest, most});
 }
 
+/// Heads of one sequence that take turns chunk by chunk, so that memory is read in long runs: the
+/// rows of one head alone lie far apart. As many as keep their states in the second-level cache.
+inline int64_t transition_heads_in_turn(const StateTransitionProblem& problem) {
+  constexpr int64_t kFloats = int64_t{1} << 17;
+  const int64_t size = std::max<int64_t>(1, problem.key_dim * problem.value_dim);
+  return std::clamp<int64_t>(kFloats / size, 1, std::max<int64_t>(1, problem.num_heads));
+}
+
 /// Matrices of one chunk of n ≤ C tokens. Readers are the rows that ask the state: q, and k (kDelta)
 /// or b (kRankOne). Writers are those that write to it: k, or a and k (kRankOne); what they write is
 /// their payload. With n tokens, rows of the second reader or writer begin at n. The strides are
@@ -143,6 +151,7 @@ struct TransitionForwardCall {
   float* const* state;
   Heads<float> out;
   int64_t chunk;
+  int64_t turn;  ///< most heads that take turns
   void (*run)(const TransitionForwardCall& call, int64_t begin, int64_t end, float* memory);
   int64_t scratch_size = 0;
   float* scratch = nullptr;
@@ -151,11 +160,12 @@ struct TransitionForwardCall {
 struct TransitionForwardScratch {
   TransitionForwardScratch(const TransitionForwardCall& call, float* memory)
       : space(memory), chunk(call.problem, call.chunk, space) {
-    state = space.take(call.state == nullptr ? call.problem.key_dim * call.problem.value_dim : 0);
+    const int64_t size = call.problem.key_dim * call.problem.value_dim;
+    states = space.take(call.state == nullptr ? call.turn * size : 0);
   }
   Scratch space;
   ChunkScratch chunk;
-  float* state;  // [K, V], when the caller keeps none
+  float* states;  // [turn, K, V], when the caller keeps none
 };
 
 /// One backward call. Tasks are (sequence, key head), so that a key head's gradients are summed by

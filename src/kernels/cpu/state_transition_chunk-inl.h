@@ -10,8 +10,8 @@
 #include <cstdint>
 
 #include "hwy/highway.h"
-#include "kernels/cpu/small_gemm-inl.h"
 #include "kernels/cpu/state_transition_calls.h"
+#include "kernels/cpu/state_transition_product-inl.h"
 #include "kernels/cpu/state_transition_rows-inl.h"
 #include "kernels/cpu/state_transition_tokens-inl.h"
 
@@ -130,8 +130,14 @@ struct TransitionChunk {
     const int64_t n = tokens;
     const int64_t stride = round_up_line(scratch.chunk);
     for (int r = 0; r < kReaders; ++r) {
-      small_gemm(n, kWriters * n, key_dim(), {reader_row(r, 0), reader(r).row_stride, 1},
-                 scratch.columns, scratch.token_stride, weights(r, 0), scratch.token_stride, false);
+      multiply({n,
+                kWriters * n,
+                key_dim(),
+                {reader_row(r, 0), reader(r).row_stride, 1},
+                scratch.columns,
+                scratch.token_stride,
+                weights(r, 0),
+                scratch.token_stride});
       const F32 d;
       const VecF32 scale = hn::Set(d, reader_scale(r));
       for (int64_t t = 0; t < n; ++t) {
@@ -216,8 +222,15 @@ struct TransitionChunk {
     if constexpr (kErase == Erase::kRankOne) {
       for (int64_t t = 0; t < n; ++t) copy(rows.v.at(row + t, head), payload(last, t), V);
       answer(1, state, payload(0, 0), scratch.value_stride);
-      small_gemm(n, V, n, {weights(1, 0) + n, scratch.token_stride, 1}, payload(1, 0),
-                 scratch.value_stride, payload(0, 0), scratch.value_stride, true);
+      multiply({n,
+                V,
+                n,
+                {weights(1, 0) + n, scratch.token_stride, 1},
+                payload(1, 0),
+                scratch.value_stride,
+                payload(0, 0),
+                scratch.value_stride,
+                true});
       substitute(n, V, {weights(1, 0), scratch.token_stride, 1}, payload(0, 0),
                  scratch.value_stride);
       return;
@@ -243,26 +256,42 @@ struct TransitionChunk {
 
   /// to = X_r S.
   HWY_INLINE void answer(int r, const float* state, float* to, int64_t to_stride) const {
-    small_gemm(tokens, value_dim(), key_dim(), {read(r, 0), scratch.key_stride, 1}, state,
-               value_dim(), to, to_stride, false);
+    multiply({tokens,
+              value_dim(),
+              key_dim(),
+              {read(r, 0), scratch.key_stride, 1},
+              state,
+              value_dim(),
+              to,
+              to_stride});
   }
 
   HWY_INLINE void write_out(const float* state, const Heads<float>& out) const {
     float* to = out.at(row, head);
     answer(0, state, to, out.row_stride);
-    small_gemm(tokens, value_dim(), kWriters * tokens, {weights(0, 0), scratch.token_stride, 1},
-               payload(0, 0), scratch.value_stride, to, out.row_stride, true);
+    multiply({tokens,
+              value_dim(),
+              kWriters * tokens,
+              {weights(0, 0), scratch.token_stride, 1},
+              payload(0, 0),
+              scratch.value_stride,
+              to,
+              out.row_stride,
+              true});
   }
 
   HWY_INLINE void advance(float* state) const {
     const int64_t V = value_dim();
-    if (problem.decay != Decay::kNone) {
-      for (int64_t c = 0; c < key_dim(); ++c) {
-        scale_row(scratch.end_decay[c], state + c * V, state + c * V, V);
-      }
-    }
-    small_gemm(key_dim(), V, kWriters * tokens, {end(0, 0), 1, scratch.key_stride}, payload(0, 0),
-               scratch.value_stride, state, V, true);
+    multiply({key_dim(),
+              V,
+              kWriters * tokens,
+              {end(0, 0), 1, scratch.key_stride},
+              payload(0, 0),
+              scratch.value_stride,
+              state,
+              V,
+              true,
+              scratch.end_decay});
   }
 };
 

@@ -16,27 +16,37 @@ HWY_BEFORE_NAMESPACE();
 namespace tarn::kernels {
 namespace HWY_NAMESPACE {
 
-/// One (sequence, head).
+/// Heads [first, first + count) of one sequence, in turn.
 template <bool kChannels, Erase kErase>
-void forward_head(const TransitionForwardCall& call, const TransitionForwardScratch& scratch,
-                  int64_t sequence, int64_t head) {
+void forward_heads(const TransitionForwardCall& call, const TransitionForwardScratch& scratch,
+                   int64_t sequence, int64_t first, int64_t count) {
   const StateTransitionProblem& problem = call.problem;
   const int64_t size = problem.key_dim * problem.value_dim;
-  float* state = scratch.state;
+  float* states = scratch.states;
   if (call.state != nullptr) {
-    state = call.state[sequence] + head * size;
+    states = call.state[sequence] + first * size;
   } else {
-    zero(state, size);
+    zero(states, count * size);
   }
-  const int64_t first = problem.sequences.begin[sequence];
-  const int64_t last = first + problem.sequences.length[sequence];
-  for (int64_t row = first; row < last; row += call.chunk) {
-    const TransitionChunk<kChannels, kErase> chunk{
-        problem, call.rows, scratch.chunk, row, std::min(call.chunk, last - row), head};
-    chunk.prepare();
-    chunk.solve(state);
-    chunk.write_out(state, call.out);
-    chunk.advance(state);
+  const int64_t begin = problem.sequences.begin[sequence];
+  const int64_t end = begin + problem.sequences.length[sequence];
+  for (int64_t row = begin; row < end; row += call.chunk) {
+    const int64_t tokens = std::min(call.chunk, end - row);
+    for (int64_t i = 0; i < count; ++i) {
+      const TransitionChunk<kChannels, kErase> chunk{problem, call.rows, scratch.chunk,
+                                                     row,     tokens,    first + i};
+      const bool same_rows = i + 1 < count;
+      const TransitionRowsAhead ahead{problem, call.rows, same_rows ? row : row + call.chunk, end,
+                                      first + (same_rows ? i + 1 : 0)};
+      float* state = states + i * size;
+      prefetch_for_writing(call.out, row, tokens, first + i, problem.value_dim);
+      chunk.prepare();
+      ahead.prefetch(0, call.chunk / 2);
+      chunk.solve(state);
+      ahead.prefetch(call.chunk / 2, call.chunk);
+      chunk.write_out(state, call.out);
+      chunk.advance(state);
+    }
   }
 }
 
@@ -44,10 +54,13 @@ void transition_forward_items(const TransitionForwardCall& call, int64_t begin, 
                               float* memory) {
   const TransitionForwardScratch scratch(call, memory);
   const int64_t heads = call.problem.num_heads;
-  for (int64_t item = begin; item < end; ++item) {
+  while (begin < end) {
+    const int64_t first = begin % heads;
+    const int64_t count = std::min({call.turn, heads - first, end - begin});
     with_policies(call.problem, [&](auto channels, auto erase) {
-      forward_head<channels(), erase()>(call, scratch, item / heads, item % heads);
+      forward_heads<channels(), erase()>(call, scratch, begin / heads, first, count);
     });
+    begin += count;
   }
 }
 
@@ -72,6 +85,7 @@ void transition_forward(const StateTransitionProblem& problem,
                              state,
                              out,
                              transition_chunk_tokens(problem),
+                             transition_heads_in_turn(problem),
                              HWY_DYNAMIC_DISPATCH(transition_forward_items)};
   call.scratch_size = TransitionForwardScratch(call, nullptr).space.used();
   run_tasks(problem.pool, problem.sequences.count * problem.num_heads, call, arena);

@@ -75,6 +75,39 @@ HWY_INLINE void decay_factors(const StateTransitionProblem& problem, const Heads
   std::fill_n(to, problem.key_dim, alpha);
 }
 
+/// The rows of one head that the next chunk will read. They lie far apart in memory, which hardware
+/// prefetchers do not follow.
+struct TransitionRowsAhead {
+  const StateTransitionProblem& problem;
+  const StateTransitionRows<const float>& rows;
+  int64_t first;  ///< the chunk's first row
+  int64_t end;    ///< of the sequence
+  int64_t head;
+
+  /// Tokens [begin, end) of the chunk. (No closure: GCC takes a function that only prefetches for
+  /// one without effect and drops the call.)
+  HWY_INLINE void prefetch(int64_t from, int64_t to) const {
+    const int64_t key_head = head / (problem.num_heads / problem.num_key_heads);
+    const int64_t last = std::min(first + to, end);
+    for (int64_t row = first + from; row < last; ++row) {
+      request(rows.q, row, key_head, problem.key_dim);
+      request(rows.k, row, key_head, problem.key_dim);
+      request(rows.v, row, head, problem.value_dim);
+      if (problem.decay == Decay::kPerChannel) request(rows.g, row, head, problem.key_dim);
+      if (problem.erase == Erase::kRankOne) {
+        request(rows.a, row, key_head, problem.key_dim);
+        request(rows.b, row, key_head, problem.key_dim);
+      }
+    }
+  }
+  HWY_INLINE void request(const Heads<const float>& from, int64_t row, int64_t of,
+                          int64_t width) const {
+    constexpr int64_t kLine = static_cast<int64_t>(kAlignment / sizeof(float));
+    const float* at = from.at(row, of);
+    for (int64_t c = 0; c < width; c += kLine) hwy::Prefetch(at + c);
+  }
+};
+
 }  // namespace HWY_NAMESPACE
 }  // namespace tarn::kernels
 HWY_AFTER_NAMESPACE();

@@ -11,7 +11,7 @@
 
 #include "hwy/highway.h"
 #include "kernels/cpu/simd-inl.h"
-#include "kernels/cpu/small_gemm-inl.h"
+#include "kernels/cpu/state_transition_product-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace tarn::kernels {
@@ -87,7 +87,7 @@ inline void substitute(int64_t rows, int64_t columns, GemmLeft m, float* x, int6
     const int64_t size = std::min<int64_t>(kSolvedTokens, rows - t);
     const GemmLeft past{m.data + t * m.row_stride, m.row_stride, m.column_stride};
     float* to = x + t * stride;
-    if (t > 0) small_gemm(size, columns, t, past, x, stride, to, stride, true);
+    if (t > 0) multiply({size, columns, t, past, x, stride, to, stride, true});
     const GemmLeft within{past.data + t * m.column_stride, m.row_stride, m.column_stride};
     if (size == kSolvedTokens) {
       int64_t c = 0;
@@ -100,7 +100,7 @@ inline void substitute(int64_t rows, int64_t columns, GemmLeft m, float* x, int6
     }
     for (int64_t i = 1; i < size; ++i) {
       const GemmLeft one{within.data + i * m.row_stride, m.row_stride, m.column_stride};
-      small_gemm(1, columns, i, one, to, stride, to + i * stride, stride, true);
+      multiply({1, columns, i, one, to, stride, to + i * stride, stride, true});
     }
   }
 }
