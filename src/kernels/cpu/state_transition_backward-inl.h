@@ -37,7 +37,9 @@ struct TransitionChunkGradient {
 
   const TransitionBackwardCall& call;
   const TransitionBackwardScratch& scratch;
-  Chunk c;
+  Chunk c;             ///< prepared and solved
+  const float* state;  ///< before the chunk
+  float* dstate;       ///< after it, then before it
 
   float* danswer(int r, int64_t t) const {
     return scratch.danswer + (r * c.tokens + t) * c.scratch.value_stride;
@@ -55,19 +57,30 @@ struct TransitionChunkGradient {
     return scratch.dweights + (r * c.tokens + t) * c.scratch.token_stride;
   }
 
-  /// All gradients of the chunk; scratch.dstate goes from after the chunk to before it.
-  HWY_INLINE void run(const float* state, bool first_of_key_head) const {
-    c.prepare();
-    c.solve(state);
+  /// All gradients of the chunk. Meanwhile the rows that are read next are fetched.
+  HWY_INLINE void run(bool first_of_key_head, const TransitionRowsAhead& ahead) const {
+    prefetch_gradients();
     differentiate_payload();
-    differentiate_products(state);
-    differentiate_state(state);
+    ahead.prefetch(0, call.chunk);
+    differentiate_products();
+    ahead.prefetch_more(call.dout, c.value_dim(), call.chunk);
+    differentiate_state();
     if constexpr (kChannels) {
       differentiate_channels();
     } else {
       differentiate_tokens();
     }
     write(first_of_key_head);
+  }
+  HWY_INLINE void prefetch_gradients() const {
+    const StateTransitionRows<float>& to = call.gradients.rows;
+    prefetch_for_writing(to.v, c.row, c.tokens, c.head, c.value_dim());
+    prefetch_for_writing(to.q, c.row, c.tokens, c.key_head(), c.key_dim());
+    prefetch_for_writing(to.k, c.row, c.tokens, c.key_head(), c.key_dim());
+    if (kChannels && to.g) prefetch_for_writing(to.g, c.row, c.tokens, c.head, c.key_dim());
+    if (kErase != Erase::kRankOne) return;
+    prefetch_for_writing(to.a, c.row, c.tokens, c.key_head(), c.key_dim());
+    prefetch_for_writing(to.b, c.row, c.tokens, c.key_head(), c.key_dim());
   }
 
   /// dP, G, dv and dβ.
@@ -90,7 +103,7 @@ struct TransitionChunkGradient {
               V,
               c.key_dim(),
               {s.end, s.key_stride, 1},
-              scratch.dstate,
+              dstate,
               V,
               scratch.dpayload,
               s.value_stride,
@@ -135,13 +148,13 @@ struct TransitionChunkGradient {
   }
 
   /// dX, dA and dY.
-  HWY_INLINE void differentiate_products(const float* state) const {
+  HWY_INLINE void differentiate_products() const {
     const int64_t n = c.tokens;
     const int64_t K = c.key_dim();
     const int64_t V = c.value_dim();
     const ChunkScratch& s = c.scratch;
     transpose(K, V, state, V, scratch.state_columns, s.key_stride);
-    transpose(K, V, scratch.dstate, V, scratch.dstate_columns, s.key_stride);
+    transpose(K, V, dstate, V, scratch.dstate_columns, s.key_stride);
     transpose(kWriters * n, V, s.payload, s.value_stride, scratch.payload_columns, s.token_stride);
     const GemmLeft danswers{scratch.danswer, s.value_stride, 1};
     multiply({kReaders * n, K, V, danswers, scratch.state_columns, s.key_stride, scratch.dread,
@@ -158,13 +171,16 @@ struct TransitionChunkGradient {
               s.key_stride});
   }
 
-  HWY_INLINE void differentiate_state(const float* state) const {
+  HWY_INLINE void differentiate_state() const {
     const int64_t V = c.value_dim();
     const ChunkScratch& s = c.scratch;
-    const bool wanted = static_cast<bool>(call.gradients.rows.g);
-    for (int64_t i = 0; i < c.key_dim(); ++i) {
-      float* dstate = scratch.dstate + i * V;
-      if (wanted) scratch.dwhole[i] = s.end_decay[i] * dot(dstate, state + i * V, V);
+    if (call.gradients.rows.g) {
+      zero(scratch.dwhole, c.key_dim());
+      for (int64_t i = 0; i < V; ++i) {
+        add_products(scratch.state_columns + i * s.key_stride,
+                     scratch.dstate_columns + i * s.key_stride, scratch.dwhole, c.key_dim());
+      }
+      multiply_rows(s.end_decay, scratch.dwhole, scratch.dwhole, c.key_dim());
     }
     multiply({c.key_dim(),
               V,
@@ -172,7 +188,7 @@ struct TransitionChunkGradient {
               {s.read, 1, s.key_stride},
               scratch.danswer,
               s.value_stride,
-              scratch.dstate,
+              dstate,
               V,
               true,
               s.end_decay});

@@ -17,64 +17,108 @@ HWY_BEFORE_NAMESPACE();
 namespace tarn::kernels {
 namespace HWY_NAMESPACE {
 
-/// One (sequence, head). States before chunks are computed again, a segment at a time.
+/// Key heads of one sequence that take turns, with all their heads. States before segments are
+/// computed in a first pass; then each segment, from the last, is passed again, which leaves its
+/// chunks' matrices, and differentiated from its end.
 template <bool kChannels, Erase kErase>
-struct TransitionBackwardHead {
+struct TransitionBackwardTurn {
+  using Chunk = TransitionChunk<kChannels, kErase>;
+
   const TransitionBackwardCall& call;
   const TransitionBackwardScratch& scratch;
-  int64_t sequence, head;
+  int64_t sequence, first_head, heads;
 
   int64_t size() const { return call.problem.key_dim * call.problem.value_dim; }
-  int64_t chunks() const {
-    return (call.problem.sequences.length[sequence] + call.chunk - 1) / call.chunk;
+  int64_t begin() const { return call.problem.sequences.begin[sequence]; }
+  int64_t end() const { return begin() + call.problem.sequences.length[sequence]; }
+  int64_t chunks() const { return (end() - begin() + call.chunk - 1) / call.chunk; }
+  float* before(int64_t head, int64_t segment) const {
+    return scratch.before + (head * call.segments + segment) * size();
   }
-  TransitionChunk<kChannels, kErase> chunk(int64_t i) const {
-    const int64_t first = call.problem.sequences.begin[sequence];
-    const int64_t last = first + call.problem.sequences.length[sequence];
-    const int64_t row = first + i * call.chunk;
-    return {call.problem, call.rows, scratch.chunk, row, std::min(call.chunk, last - row), head};
+  float* dstate(int64_t head) const { return scratch.dstates + head * size(); }
+  TransitionSlot slot(int64_t head, int64_t chunk) const {
+    const int64_t i = head * call.segment + chunk % call.segment;
+    return {call, scratch.slots + i * scratch.slot_size};
   }
-  void load(const float* const* from, float* to) const {
+  Chunk chunk(const TransitionSlot& slot, int64_t head, int64_t i) const {
+    const int64_t row = begin() + i * call.chunk;
+    return {call.problem,     call.rows, slot.chunk, row, std::min(call.chunk, end() - row),
+            first_head + head};
+  }
+  /// What comes after `head` in chunk i: the next head, or the first one in chunk `next`.
+  TransitionRowsAhead ahead(int64_t head, int64_t i, int64_t next) const {
+    const bool same_rows = head + 1 < heads;
+    return {call.problem, call.rows, begin() + (same_rows ? i : next) * call.chunk, end(),
+            first_head + (same_rows ? head + 1 : 0)};
+  }
+
+  void load(const float* const* from, int64_t head, float* to) const {
     if (from != nullptr && from[sequence] != nullptr) {
-      copy(from[sequence] + head * size(), to, size());
+      copy(from[sequence] + (first_head + head) * size(), to, size());
     } else {
       zero(to, size());
     }
   }
-  void advance(int64_t i, float* state) const {
-    const TransitionChunk<kChannels, kErase> c = chunk(i);
-    c.prepare();
-    c.solve(state);
-    c.advance(state);
+
+  void find_states() const {
+    for (int64_t head = 0; head < heads; ++head) load(call.initial, head, before(head, 0));
+    const int64_t passed = (chunks() - 1) / call.segment * call.segment;
+    for (int64_t i = 0; i < passed; ++i) {
+      const int64_t segment = i / call.segment;
+      for (int64_t head = 0; head < heads; ++head) {
+        float* state = before(head, segment + 1);
+        if (i % call.segment == 0) copy(before(head, segment), state, size());
+        const TransitionSlot work = slot(head, 0);
+        const Chunk c = chunk(work, head, i);
+        c.template prepare<false>();
+        c.solve(state);
+        ahead(head, i, i + 1).prefetch(0, call.chunk);
+        c.advance(state);
+      }
+    }
   }
 
-  void run(bool first_of_key_head) const {
-    load(call.dfinal, scratch.dstate);
-    load(call.initial, scratch.before);
-    const int64_t segments = (chunks() + call.segment - 1) / call.segment;
-    for (int64_t i = 1; i < segments; ++i) {
-      float* state = scratch.before + i * size();
-      copy(state - size(), state, size());
-      for (int64_t j = 0; j < call.segment; ++j) advance((i - 1) * call.segment + j, state);
+  void pass_segment(int64_t first, int64_t last) const {
+    for (int64_t i = first; i < last; ++i) {
+      for (int64_t head = 0; head < heads; ++head) {
+        const TransitionSlot kept = slot(head, i);
+        if (i == first) copy(before(head, i / call.segment), kept.state, size());
+        const Chunk c = chunk(kept, head, i);
+        c.prepare();
+        c.solve(kept.state);
+        ahead(head, i, i + 1).prefetch(0, call.chunk);
+        if (i + 1 == last) continue;
+        float* state = slot(head, i + 1).state;
+        copy(kept.state, state, size());
+        c.advance(state);
+      }
     }
-    for (int64_t i = segments - 1; i >= 0; --i) {
-      const int64_t first = i * call.segment;
-      const int64_t count = std::min(call.segment, chunks() - first);
-      copy(scratch.before + i * size(), scratch.within, size());
-      for (int64_t j = 1; j < count; ++j) {
-        float* state = scratch.within + j * size();
-        copy(state - size(), state, size());
-        advance(first + j - 1, state);
+  }
+
+  void differentiate_segment(int64_t first, int64_t last) const {
+    const int64_t group = heads_per_key(call.problem);
+    for (int64_t i = last - 1; i >= first; --i) {
+      for (int64_t head = 0; head < heads; ++head) {
+        const TransitionSlot kept = slot(head, i);
+        const TransitionChunkGradient<kChannels, kErase> gradient{
+            call, scratch, chunk(kept, head, i), kept.state, dstate(head)};
+        gradient.run(head % group == 0, ahead(head, i, i > 0 ? i - 1 : chunks()));
       }
-      for (int64_t j = count - 1; j >= 0; --j) {
-        TransitionChunkGradient<kChannels, kErase>{call, scratch, chunk(first + j)}.run(
-            scratch.within + j * size(), first_of_key_head);
-      }
+    }
+  }
+
+  void run() const {
+    for (int64_t head = 0; head < heads; ++head) load(call.dfinal, head, dstate(head));
+    find_states();
+    for (int64_t last = chunks(); last > 0;) {
+      const int64_t first = (last - 1) / call.segment * call.segment;
+      pass_segment(first, last);
+      differentiate_segment(first, last);
+      last = first;
     }
     float* const* dinitial = call.gradients.dinitial;
-    if (dinitial != nullptr && dinitial[sequence] != nullptr) {
-      copy(scratch.dstate, dinitial[sequence] + head * size(), size());
-    }
+    if (dinitial == nullptr || dinitial[sequence] == nullptr) return;
+    copy(dstate(0), dinitial[sequence] + first_head * size(), heads * size());
   }
 };
 
@@ -83,14 +127,15 @@ void transition_backward_items(const TransitionBackwardCall& call, int64_t begin
   const TransitionBackwardScratch scratch(call, memory);
   const int64_t key_heads = call.problem.num_key_heads;
   const int64_t group = heads_per_key(call.problem);
-  for (int64_t item = begin; item < end; ++item) {
-    for (int64_t i = 0; i < group; ++i) {
-      with_policies(call.problem, [&](auto channels, auto erase) {
-        TransitionBackwardHead<channels(), erase()>{call, scratch, item / key_heads,
-                                                    item % key_heads * group + i}
-            .run(i == 0);
-      });
-    }
+  while (begin < end) {
+    const int64_t first = begin % key_heads;
+    const int64_t count = std::min({call.turn, key_heads - first, end - begin});
+    with_policies(call.problem, [&](auto channels, auto erase) {
+      TransitionBackwardTurn<channels(), erase()>{call, scratch, begin / key_heads, first * group,
+                                                  count * group}
+          .run();
+    });
+    begin += count;
   }
 }
 
@@ -117,9 +162,7 @@ void transition_backward(const StateTransitionProblem& problem,
                               dout,
                               dfinal,
                               gradients,
-                              transition_chunk_tokens(problem),
-                              0,
-                              0,
+                              transition_chunk_tokens(problem, 16),
                               HWY_DYNAMIC_DISPATCH(transition_backward_items)};
   choose_segments(call);
   call.scratch_size = TransitionBackwardScratch(call, nullptr).space.used();

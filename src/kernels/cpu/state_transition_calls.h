@@ -77,11 +77,11 @@ inline int64_t round_up_line(int64_t n) {
   return (n + kLine - 1) / kLine * kLine;
 }
 
-/// Tokens per chunk: what the caller asked for, else 16; no more than the longest sequence, than 64,
-/// and, if channels decay each for itself, than 16.
-inline int64_t transition_chunk_tokens(const StateTransitionProblem& problem) {
+/// Tokens per chunk: what the caller asked for, else `automatic`; no more than the longest sequence,
+/// than 64, and, if channels decay each for itself, than 16.
+inline int64_t transition_chunk_tokens(const StateTransitionProblem& problem, int64_t automatic) {
   const int64_t most = problem.decay == Decay::kPerChannel ? 16 : 64;
-  const int64_t wanted = problem.chunk_size > 0 ? problem.chunk_size : 16;
+  const int64_t wanted = problem.chunk_size > 0 ? problem.chunk_size : automatic;
   int64_t longest = 1;
   for (int64_t i = 0; i < problem.sequences.count; ++i) {
     longest = std::max(longest, problem.sequences.length[i]);
@@ -178,57 +178,70 @@ struct TransitionBackwardCall {
   const float* const* dfinal;
   const StateTransitionGradients& gradients;
   int64_t chunk;
-  int64_t segment;   ///< chunks whose states are kept at a time
-  int64_t segments;  ///< most segments of a sequence; the state before each is kept
   void (*run)(const TransitionBackwardCall& call, int64_t begin, int64_t end, float* memory);
+  int64_t turn = 1;      ///< most key heads that take turns
+  int64_t segment = 1;   ///< chunks whose matrices are kept at a time
+  int64_t segments = 1;  ///< most segments of a sequence; the state before each is kept
   int64_t scratch_size = 0;
   float* scratch = nullptr;
 };
 
-/// Sets how many chunks form a segment: all, if their states take little memory, else such that
-/// states before segments and within one are about as many, which costs one more pass.
+/// How much a backward call keeps: states before segments are few floats beside a segment's rows,
+/// and what is kept of a segment's chunks stays in the caches.
 inline void choose_segments(TransitionBackwardCall& call) {
-  constexpr int64_t kFloats = int64_t{1} << 21;
+  constexpr int64_t kMostInTurn = 4;
   const StateTransitionProblem& problem = call.problem;
+  const int64_t heads = std::min(kMostInTurn, transition_heads_in_turn(problem));
+  call.turn = std::clamp<int64_t>(heads / heads_per_key(problem), 1, problem.num_key_heads);
   int64_t chunks = 1;
   for (int64_t i = 0; i < problem.sequences.count; ++i) {
     chunks = std::max(chunks, (problem.sequences.length[i] + call.chunk - 1) / call.chunk);
   }
-  call.segment = chunks;
-  if (chunks * problem.key_dim * problem.value_dim > kFloats) {
-    call.segment = 1;
-    while (call.segment * call.segment < chunks) ++call.segment;
-  }
+  call.segment = std::min<int64_t>(16, chunks);
   call.segments = (chunks + call.segment - 1) / call.segment;
 }
 
+/// What is kept of one chunk of a segment.
+struct TransitionSlot {
+  TransitionSlot(const TransitionBackwardCall& call, float* memory)
+      : space(memory), chunk(call.problem, call.chunk, space) {
+    state = space.take(call.problem.key_dim * call.problem.value_dim);
+  }
+  Scratch space;
+  ChunkScratch chunk;
+  float* state;  // [K, V]: before the chunk
+};
+
 struct TransitionBackwardScratch {
   TransitionBackwardScratch(const TransitionBackwardCall& call, float* memory)
-      : space(memory), chunk(call.problem, call.chunk, space) {
-    const int64_t size = call.problem.key_dim * call.problem.value_dim;
+      : space(memory), slot_size(TransitionSlot(call, nullptr).space.used()) {
+    const StateTransitionProblem& problem = call.problem;
+    const ChunkScratch chunk = TransitionSlot(call, nullptr).chunk;
+    const int64_t size = problem.key_dim * problem.value_dim;
+    const int64_t heads = call.turn * heads_per_key(problem);
     const int64_t n = call.chunk;
-    before = space.take(call.segments * size);
-    within = space.take(call.segment * size);
-    dstate = space.take(size);
-    state_columns = space.take(call.problem.value_dim * chunk.key_stride);
-    dstate_columns = space.take(call.problem.value_dim * chunk.key_stride);
-    payload_columns = space.take(call.problem.value_dim * chunk.token_stride);
+    const bool channels = problem.decay == Decay::kPerChannel;
+    before = space.take(heads * call.segments * size);
+    dstates = space.take(heads * size);
+    slots = space.take(heads * call.segment * slot_size);
+    state_columns = space.take(problem.value_dim * chunk.key_stride);
+    dstate_columns = space.take(problem.value_dim * chunk.key_stride);
+    payload_columns = space.take(problem.value_dim * chunk.token_stride);
     danswer = space.take(chunk.readers * n * chunk.value_stride);
     dpayload = space.take(chunk.writers * n * chunk.value_stride);
     dread = space.take(chunk.readers * n * chunk.key_stride);
     dend = space.take(chunk.writers * n * chunk.key_stride);
     dweights = space.take(chunk.readers * n * chunk.token_stride + ChunkScratch::kSlack);
-    const bool channels = call.problem.decay == Decay::kPerChannel;
     dlog_decay = space.take(channels ? n * chunk.key_stride : n);
     dwhole = space.take(chunk.key_stride);
   }
   Scratch space;
-  ChunkScratch chunk;
-  float* before;           // [segments, K, V]: states before segments
-  float* within;           // [segment, K, V]: states before the chunks of one
-  float* dstate;           // [K, V]: gradient of the state after a chunk, then of that before
-  float* state_columns;    // [V, K]
-  float* dstate_columns;   // [V, K]
+  int64_t slot_size;
+  float* before;          // [heads, segments, K, V]: states before segments
+  float* dstates;         // [heads, K, V]: gradient of the state after a chunk, then of that before
+  float* slots;           // [heads, segment]
+  float* state_columns;   // [V, K]
+  float* dstate_columns;  // [V, K]
   float* payload_columns;  // [V, writers·n]
   float* danswer;          // [readers·n, V]: of what the readers got
   float* dpayload;         // [writers·n, V]

@@ -66,26 +66,29 @@ struct TransitionChunk {
     return scratch.payload + (w * tokens + t) * scratch.value_stride;
   }
 
-  /// Everything that depends on readers, writers and decays alone.
+  /// Everything that depends on readers, writers and decays alone; what q asks may be left out.
+  template <bool kQuery = true>
   HWY_INLINE void prepare() const {
+    constexpr int kFirst = kQuery ? 0 : 1;
     for (int64_t t = 0; t < tokens; ++t) {
       scratch.beta[t] = rows.beta && !kExclusive ? rows.beta.at(row + t, head)[0] : 1.0f;
     }
-    for (int w = 0; w < kWriters; ++w) {
+    for (int w = 0; kFirst < kReaders && w < kWriters; ++w) {
       transpose(tokens, key_dim(), writer_row(w, 0), writer(w).row_stride,
                 scratch.columns + w * tokens, scratch.token_stride);
     }
     if constexpr (kChannels) {
-      decay_channels();
-      weigh_channels();
+      decay_channels<kFirst>();
+      weigh_channels<kFirst>();
     } else {
-      decay_tokens();
-      weigh_tokens();
+      decay_tokens<kFirst>();
+      weigh_tokens<kFirst>();
     }
   }
 
   /// Decays between all pairs of tokens, one number each. Sums of log decays start anew at every
   /// token: differences of long sums would lose a slow decay beside a fast one.
+  template <int kFirst>
   HWY_INLINE void decay_tokens() const {
     const int64_t n = tokens;
     const int64_t stride = round_up_line(scratch.chunk);
@@ -110,7 +113,7 @@ struct TransitionChunk {
     exp_row(scratch.from_start, scratch.from_start, n);
     std::copy_n(scratch.between + (n - 1) * stride, n, scratch.to_end);
     std::fill_n(scratch.end_decay, key_dim(), scratch.from_start[n - 1]);
-    for (int r = 0; r < kReaders; ++r) {
+    for (int r = kFirst; r < kReaders; ++r) {
       for (int64_t t = 0; t < n; ++t) {
         scale_row(reader_scale(r) * reader_decay(r, t), reader_row(r, t), read(r, t), key_dim());
       }
@@ -126,10 +129,11 @@ struct TransitionChunk {
     return t == 0 ? 1.0f : scratch.from_start[t - 1];
   }
 
+  template <int kFirst>
   HWY_INLINE void weigh_tokens() const {
     const int64_t n = tokens;
     const int64_t stride = round_up_line(scratch.chunk);
-    for (int r = 0; r < kReaders; ++r) {
+    for (int r = kFirst; r < kReaders; ++r) {
       multiply({n,
                 kWriters * n,
                 key_dim(),
@@ -159,6 +163,7 @@ struct TransitionChunk {
 
   /// Decays by channel. Sums of log decays within the chunk keep what is carried to the next chunk
   /// exact; in between, products of the tokens' own decays do.
+  template <int kFirst>
   HWY_INLINE void decay_channels() const {
     const int64_t n = tokens;
     const int64_t stride = scratch.key_stride;
@@ -169,7 +174,7 @@ struct TransitionChunk {
       exp_row(g, scratch.between + t * stride, key_dim());
       add_row(g, scratch.sum, key_dim());
       exp_row(scratch.sum, from_start, key_dim());
-      for (int r = 0; r < kReaders; ++r) {
+      for (int r = kFirst; r < kReaders; ++r) {
         const VecF32 scale = hn::Set(F32(), reader_scale(r));
         if (r == 1 && kExclusive && t == 0) {
           copy(reader_row(r, 0), read(r, 0), key_dim());
@@ -193,7 +198,9 @@ struct TransitionChunk {
     }
   }
 
+  template <int kFirst>
   HWY_INLINE void weigh_channels() const {
+    if (kFirst >= kReaders) return;
     zero(scratch.weights, kReaders * tokens * scratch.token_stride);
     for (int w = 0; w < kWriters; ++w) {
       const DecayedDots dots{.tokens = tokens,
@@ -210,7 +217,7 @@ struct TransitionChunk {
                              .to = weights(0, 0) + w * tokens,
                              .to_second = weights(1, 0) + w * tokens,
                              .to_stride = scratch.token_stride};
-      decayed_dots<kReaders, kExclusive>(dots);
+      decayed_dots<kFirst == 0, kReaders == 2, kExclusive>(dots);
     }
   }
 

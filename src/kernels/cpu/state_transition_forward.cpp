@@ -84,7 +84,7 @@ void transition_forward(const StateTransitionProblem& problem,
                              rows,
                              state,
                              out,
-                             transition_chunk_tokens(problem),
+                             transition_chunk_tokens(problem, 16),
                              transition_heads_in_turn(problem),
                              HWY_DYNAMIC_DISPATCH(transition_forward_items)};
   call.scratch_size = TransitionForwardScratch(call, nullptr).space.used();

@@ -48,6 +48,22 @@ HWY_INLINE void multiply_rows(const float* x, const float* y, float* to, int64_t
   map_row(size, x, y, to, [](VecF32 a, VecF32 b) HWY_ATTR { return hn::Mul(a, b); });
 }
 
+/// to += x∘y.
+HWY_INLINE void add_products(const float* x, const float* y, float* to, int64_t size) {
+  const F32 d;
+  int64_t i = 0;
+  for (; i + kLanes <= size; i += kLanes) {
+    hn::StoreU(hn::MulAdd(hn::LoadU(d, x + i), hn::LoadU(d, y + i), hn::LoadU(d, to + i)), d,
+               to + i);
+  }
+  if (i < size) {
+    const Tail tail(size - i);
+    store_partial(hn::MulAdd(load_partial(x + i, tail), load_partial(y + i, tail),
+                             load_partial(to + i, tail)),
+                  to + i, tail);
+  }
+}
+
 /// to = e^x for x ≤ 0.
 HWY_INLINE void exp_row(const float* x, float* to, int64_t size) {
   map_row(size, x, to, [](VecF32 a) HWY_ATTR { return exp_nonpositive(a); });
@@ -99,6 +115,12 @@ struct TransitionRowsAhead {
         request(rows.b, row, key_head, problem.key_dim);
       }
     }
+  }
+  /// The same rows of one more tensor with the heads of v.
+  HWY_INLINE void prefetch_more(const Heads<const float>& from, int64_t width,
+                                int64_t tokens) const {
+    const int64_t last = std::min(first + tokens, end);
+    for (int64_t row = first; row < last; ++row) request(from, row, head, width);
   }
   HWY_INLINE void request(const Heads<const float>& from, int64_t row, int64_t of,
                           int64_t width) const {

@@ -125,7 +125,7 @@ struct DecayedDots {
 /// Tokens [t, t + kTokens) against the vector of writers [j, j + kLanes). The vector holds each
 /// writer as decayed so far, and goes from token to token with all channels: no decay is ever
 /// divided by another.
-template <int kReaders, bool kExclusive, int kTokens>
+template <bool kFirst, bool kSecond, bool kExclusive, int kTokens>
 HWY_NOINLINE void decayed_dots_block(const DecayedDots& p, int64_t t, int64_t j) {
   const F32 d;
   VecF32 first[kTokens];
@@ -139,19 +139,21 @@ HWY_NOINLINE void decayed_dots_block(const DecayedDots& p, int64_t t, int64_t j)
   }
   const float* decay = p.decay + t * p.decay_stride;
   const float* x = p.first + t * p.first_stride;
-  const float* y = kReaders > 1 ? p.second + t * p.second_stride : nullptr;
+  const float* y = kSecond ? p.second + t * p.second_stride : nullptr;
   float* column = p.columns + j;
   for (int64_t c = 0; c < p.channels; ++c, column += p.columns_stride) {
     VecF32 writers = hn::LoadU(d, column);
     TARN_UNROLL
     for (int i = 0; i < kTokens; ++i) {
-      if (kReaders > 1 && kExclusive) {
+      if (kSecond && kExclusive) {
         second[i] = hn::MulAdd(hn::Set(d, y[i * p.second_stride + c]), writers, second[i]);
       }
       const VecF32 alpha = hn::Set(d, decay[i * p.decay_stride + c]);
       writers = hn::IfThenElse(earlier[i], hn::Mul(writers, alpha), writers);
-      first[i] = hn::MulAdd(hn::Set(d, x[i * p.first_stride + c]), writers, first[i]);
-      if (kReaders > 1 && !kExclusive) {
+      if (kFirst) {
+        first[i] = hn::MulAdd(hn::Set(d, x[i * p.first_stride + c]), writers, first[i]);
+      }
+      if (kSecond && !kExclusive) {
         second[i] = hn::MulAdd(hn::Set(d, y[i * p.second_stride + c]), writers, second[i]);
       }
     }
@@ -163,23 +165,25 @@ HWY_NOINLINE void decayed_dots_block(const DecayedDots& p, int64_t t, int64_t j)
   for (int i = 0; i < kTokens; ++i) {
     const auto upto = hn::FirstN(d, static_cast<size_t>(std::max<int64_t>(t + i - j + 1, 0)));
     const VecF32 scaled = hn::Mul(first[i], hn::Set(d, p.first_scale));
-    store_partial(hn::IfThenElseZero(upto, scaled), p.to + (t + i) * p.to_stride + j, tail);
-    if (kReaders > 1) {
+    if (kFirst) {
+      store_partial(hn::IfThenElseZero(upto, scaled), p.to + (t + i) * p.to_stride + j, tail);
+    }
+    if (kSecond) {
       store_partial(hn::IfThenElseZero(earlier[i], second[i]),
                     p.to_second + (t + i) * p.to_stride + j, tail);
     }
   }
 }
 
-template <int kReaders, bool kExclusive>
+template <bool kFirst, bool kSecond, bool kExclusive>
 void decayed_dots(const DecayedDots& p) {
   constexpr int kTokens = kManyRegisters ? 8 : 4;
   for (int64_t j = 0; j < p.tokens; j += kLanes) {
     int64_t t = j;
     for (; t + kTokens <= p.tokens; t += kTokens) {
-      decayed_dots_block<kReaders, kExclusive, kTokens>(p, t, j);
+      decayed_dots_block<kFirst, kSecond, kExclusive, kTokens>(p, t, j);
     }
-    for (; t < p.tokens; ++t) decayed_dots_block<kReaders, kExclusive, 1>(p, t, j);
+    for (; t < p.tokens; ++t) decayed_dots_block<kFirst, kSecond, kExclusive, 1>(p, t, j);
   }
 }
 

@@ -257,6 +257,20 @@ TEST(StateTransitionBackward, ManyChunksKeepFewStatesAndTheSameGradients) {
   }
 }
 
+TEST(StateTransitionBackward, ScratchIsSmallBesideInputsAndGradients) {
+  GradientCase c;
+  c.decay = Decay::kPerToken;
+  c.erase = Erase::kDelta;
+  c.key_heads = 8;
+  c.key_dim = 64;
+  c.value_dim = 64;
+  c.lengths = {4096};
+  TransitionInput input(c);
+  const Gradients got(c, input, nullptr, 0);
+  const int64_t floats = 4096 * 8 * (4 * 64 + 3 * 64);
+  EXPECT_LT(got.scratch_bytes, floats * static_cast<int64_t>(sizeof(float)) / 8);
+}
+
 TEST(StateTransitionBackward, AnEmptySequencePassesTheStatesGradientOn) {
   GradientCase c;
   c.decay = Decay::kPerToken;
