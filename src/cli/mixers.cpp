@@ -20,6 +20,15 @@ std::vector<std::string> forms_of(const mixers::MixerDef& mixer) {
   return forms;
 }
 
+/// Of the rows; weights may be packed in others whatever the mechanism (--weights).
+std::vector<std::string> dtypes_of(const mixers::MixerDef& mixer) {
+  std::vector<std::string> dtypes{"f32"};
+  if (mixer.chunk_bf16 != nullptr) dtypes.push_back("bf16");
+  return dtypes;
+}
+
+Json::Array array_of(const std::vector<std::string>& texts) { return {texts.begin(), texts.end()}; }
+
 Status run(Context& context) {
   Json::Array array;
   for (const mixers::MixerDef* mixer : mixers::all_mixers()) {
@@ -29,15 +38,20 @@ Status run(Context& context) {
     json.set("summary", mixer->summary);
     json.set("recurrence", mixer->recurrence);
     json.set("state_bytes", mixer->state_formula);
+    json.set("recurrent", mixer->step != nullptr);
     json.set("bounded_state", mixer->bounded_state);
-    json.set("forms", Json::Array(forms.begin(), forms.end()));
+    json.set("growth", mixer->bounded_state ? "none" : "linear");
+    json.set("forms", array_of(forms));
+    json.set("devices", array_of({"cpu"}));
+    json.set("dtypes", array_of(dtypes_of(*mixer)));
     json.set("source", mixer->source);
     array.push_back(std::move(json));
     context.console.text(fmt::format(
-        "{}: {}\n  recurrence   {}\n  state bytes  {} ({})\n  forms        {}\n  source       {}\n",
+        "{}: {}\n  recurrence   {}\n  state bytes  {} ({})\n  forms        {} ({}; cpu)\n"
+        "  source       {}\n",
         mixer->name, mixer->summary, mixer->recurrence, mixer->state_formula,
         mixer->bounded_state ? "bounded" : "grows with every token", fmt::join(forms, ", "),
-        mixer->source));
+        fmt::join(dtypes_of(*mixer), ", "), mixer->source));
   }
   context.console.document(Json(std::move(array)));
   return {};
