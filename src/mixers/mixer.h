@@ -27,7 +27,8 @@ struct Init {
     kLogUniform,  ///< log u, u uniform in [scale, high]
     kStepSize,    ///< b with softplus(b) = Δ, log Δ uniform in [log scale, log high]
     kRamp,  ///< scale at the first of `period` columns, high at the last, a straight line between
-    kLogRamp,  ///< log of that
+    kLogRamp,   ///< log of that
+    kIdentity,  ///< 1 where row and column of the last two dimensions agree, else 0
   };
   Kind kind = Kind::kConstant;
   float scale = 0.0f;

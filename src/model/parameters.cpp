@@ -142,6 +142,15 @@ void fill_ramp(const ParamSpec& spec, float* values) {
   }
 }
 
+void fill_identity(const ParamSpec& spec, float* values) {
+  TARN_CHECK(spec.shape.size() >= 2);
+  const int64_t columns = spec.shape.back();
+  const int64_t rows = spec.shape[spec.shape.size() - 2];
+  for (int64_t i = 0; i < element_count(spec.shape); ++i) {
+    values[i] = i / columns % rows == i % columns ? 1.0f : 0.0f;
+  }
+}
+
 }  // namespace
 
 std::vector<ParamSpec> parameter_table(const ModelConfig& config) {
@@ -204,6 +213,7 @@ void initialise(const ParamSpec& spec, uint64_t seed, float* values) {
     case Init::Kind::kStepSize: fill_step_size(spec, rng, values); return;
     case Init::Kind::kRamp:
     case Init::Kind::kLogRamp: fill_ramp(spec, values); return;
+    case Init::Kind::kIdentity: fill_identity(spec, values); return;
   }
 }
 

@@ -64,9 +64,9 @@ void multiply_impl(GateFunction function, int64_t rows, int64_t width, Rows<cons
   });
 }
 
-void multiply_gradient_impl(GateFunction function, int64_t rows, int64_t width,
-                            Rows<const float> x, Rows<const float> gate,
-                            Rows<const float> dy, Rows<float> dx, Rows<float> dgate) {
+void multiply_gradient_impl(GateFunction function, int64_t rows, int64_t width, Rows<const float> x,
+                            Rows<const float> gate, Rows<const float> dy, Rows<float> dx,
+                            Rows<float> dgate) {
   with_function(function, [&]<GateFunction kFunction>() HWY_ATTR {
     for (int64_t row = 0; row < rows; ++row) {
       const float* from = x.data + row * x.stride;
@@ -117,9 +117,8 @@ void l2_norm_impl(int64_t rows, int64_t dim, Rows<const float> x, float eps, boo
   }
 }
 
-void l2_norm_gradient_impl(int64_t rows, int64_t dim, Rows<const float> x,
-                           Rows<const float> y, float eps, bool clamped,
-                           Rows<const float> dy, Rows<float> dx) {
+void l2_norm_gradient_impl(int64_t rows, int64_t dim, Rows<const float> x, Rows<const float> y,
+                           float eps, bool clamped, Rows<const float> dy, Rows<float> dx) {
   const F32 d;
   for (int64_t row = 0; row < rows; ++row) {
     const float* from = x.data + row * x.stride;
@@ -137,8 +136,7 @@ void l2_norm_gradient_impl(int64_t rows, int64_t dim, Rows<const float> x,
 }
 
 void rms_norm_gradient_impl(int64_t rows, int64_t dim, Rows<const float> x, const float* weight,
-                            float eps, Rows<const float> dy, Rows<float> dx,
-                            float* dweight) {
+                            float eps, Rows<const float> dy, Rows<float> dx, float* dweight) {
   const F32 d;
   for (int64_t row = 0; row < rows; ++row) {
     const float* from = x.data + row * x.stride;
@@ -192,9 +190,8 @@ void multiply_by_gate(GateFunction function, int64_t rows, int64_t width, Rows<c
 }
 
 void multiply_by_gate_gradient(GateFunction function, int64_t rows, int64_t width,
-                               Rows<const float> x, Rows<const float> gate,
-                               Rows<const float> dy, Rows<float> dx,
-                               Rows<float> dgate) noexcept {
+                               Rows<const float> x, Rows<const float> gate, Rows<const float> dy,
+                               Rows<float> dx, Rows<float> dgate) noexcept {
   HWY_DYNAMIC_DISPATCH(multiply_gradient_impl)(function, rows, width, x, gate, dy, dx, dgate);
 }
 
@@ -204,14 +201,12 @@ void l2_norm(int64_t rows, int64_t dim, Rows<const float> x, float eps, bool cla
 }
 
 void l2_norm_gradient(int64_t rows, int64_t dim, Rows<const float> x, Rows<const float> y,
-                      float eps, bool clamped, Rows<const float> dy,
-                      Rows<float> dx) noexcept {
+                      float eps, bool clamped, Rows<const float> dy, Rows<float> dx) noexcept {
   HWY_DYNAMIC_DISPATCH(l2_norm_gradient_impl)(rows, dim, x, y, eps, clamped, dy, dx);
 }
 
 void rms_norm_gradient(int64_t rows, int64_t dim, Rows<const float> x, const float* weight,
-                       float eps, Rows<const float> dy, Rows<float> dx,
-                       float* dweight) noexcept {
+                       float eps, Rows<const float> dy, Rows<float> dx, float* dweight) noexcept {
   HWY_DYNAMIC_DISPATCH(rms_norm_gradient_impl)(rows, dim, x, weight, eps, dy, dx, dweight);
 }
 

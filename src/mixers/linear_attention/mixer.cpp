@@ -40,8 +40,10 @@ Result<std::shared_ptr<const MixerConfig>> parse_config(const Json& json, int64_
   config->causal = reader.boolean("causal", true);
   config->normalise = reader.boolean("normalise", true);
   config->eps = static_cast<float>(reader.number("eps", 0.0, 1.0, 1e-6));
-  const size_t map = reader.choice(
-      "feature_map", {"elu_plus_one", "relu", "squared_relu", "favor", "dpfp", "taylor"}, 0);
+  const size_t map = reader.choice("feature_map",
+                                   {"elu_plus_one", "relu", "squared_relu", "favor", "dpfp",
+                                    "taylor", "t2r", "hedgehog", "hedgehog_apart"},
+                                   0);
   const bool favor = map == 3;
   int64_t num_features = 0;
   int64_t feature_seed = 0;
@@ -53,6 +55,7 @@ Result<std::shared_ptr<const MixerConfig>> parse_config(const Json& json, int64_
                   "got " + std::to_string(num_features) + ", wanted an even number");
     }
   }
+  if (map == 6) num_features = reader.integer("num_features", 1, kMaxFeatures, config->key_dim);
   const int64_t order = map == 4 ? reader.integer("order", 1, 2 * config->key_dim - 1, 1) : 0;
   if (map == 5 && config->key_dim > kMaxTaylorDim) {
     reader.fail("key_dim", "got " + std::to_string(config->key_dim) + ", wanted at most " +
@@ -69,6 +72,15 @@ Result<std::shared_ptr<const MixerConfig>> parse_config(const Json& json, int64_
     case 2: config->shape_of_map = kernels::squared_relu_map(config->key_dim); break;
     case 4: config->shape_of_map = kernels::dpfp_map(config->key_dim, order); break;
     case 5: config->shape_of_map = kernels::taylor_map(config->key_dim); break;
+    case 6:
+      config->learned = LearnedMap::kT2r;
+      config->shape_of_map = kernels::identity_map(num_features);
+      break;
+    case 7:
+    case 8:
+      config->learned = map == 7 ? LearnedMap::kHedgehog : LearnedMap::kHedgehogApart;
+      config->shape_of_map = kernels::identity_map(2 * config->key_dim);
+      break;
     default:
       config->shape_of_map = kernels::favor_map(config->key_dim, num_features, nullptr);
       config->random_features = true;
@@ -80,8 +92,11 @@ Result<std::shared_ptr<const MixerConfig>> parse_config(const Json& json, int64_
 OpShape op_shape(const MixerConfig& base) {
   const Config& config = config_of(&base);
   OpShape shape;
-  shape.inputs = {{"q", config.num_heads, config.key_dim, OpInput::Range::kNormal},
-                  {"k", config.num_heads, config.key_dim, OpInput::Range::kNormal},
+  // Learned features are not negative; with others of any sign a denominator could be anything.
+  const auto range =
+      config.learned == LearnedMap::kNone ? OpInput::Range::kNormal : OpInput::Range::kUnitInterval;
+  shape.inputs = {{"q", config.num_heads, config.operator_dim(), range},
+                  {"k", config.num_heads, config.operator_dim(), range},
                   {"v", config.num_heads, config.value_dim, OpInput::Range::kNormal}};
   shape.out_heads = config.num_heads;
   shape.out_dim = config.value_dim;
@@ -104,7 +119,7 @@ StateUpdateProblem problem_of(const Args& args) {
   StateUpdateProblem problem;
   problem.sequences = args.sequences;
   problem.num_heads = config.num_heads;
-  problem.key_dim = config.key_dim;
+  problem.key_dim = config.operator_dim();
   problem.value_dim = config.value_dim;
   problem.feature_map = config.feature_map();
   problem.normalise = config.normalise;
@@ -179,8 +194,23 @@ double flops(const MixerConfig& base, OpPass pass, int64_t tokens) {
   return (pass == OpPass::kForward ? 4 : 12) * state * static_cast<double>(tokens);
 }
 
-LayerProgram layer(const MixerConfig& config) {
-  return projected_layer(op_shape(config), state_specs(config), config_of(&config).model_dim);
+LayerProgram layer(const MixerConfig& base) {
+  const Config& config = config_of(&base);
+  if (config.learned == LearnedMap::kNone) {
+    return projected_layer(op_shape(base), state_specs(base), config.model_dim);
+  }
+  const int64_t keys = config.num_heads * config.key_dim;
+  const int64_t values = config.num_heads * config.value_dim;
+  LayerBuilder builder(op_shape(base), state_specs(base), config.model_dim);
+  const Slice in = builder.linear("in", builder.x(), {keys, keys, values}, {.bias = true});
+  const auto map = [&](const char* name, int64_t column) {
+    return learned_map(builder, name, config.learned,
+                       in.part(column, config.num_heads, config.key_dim), config.operator_dim());
+  };
+  const Slice q = map("map_q", 0);
+  const Slice k = map("map_k", keys);
+  const Slice v = in.part(2 * keys, config.num_heads, config.value_dim);
+  return builder.finish("out", builder.op({q, k, v}), {.bias = true});
 }
 
 std::vector<std::string> example_configs() {
@@ -192,6 +222,9 @@ std::vector<std::string> example_configs() {
           R"({"num_heads": 2, "key_dim": 6, "feature_map": "favor", "num_features": 10})",
           R"({"num_heads": 2, "key_dim": 5, "feature_map": "dpfp", "order": 3})",
           R"({"num_heads": 1, "key_dim": 6, "value_dim": 5, "feature_map": "taylor"})",
+          R"({"num_heads": 2, "key_dim": 5, "feature_map": "t2r", "num_features": 7})",
+          R"({"num_heads": 2, "key_dim": 5, "value_dim": 3, "feature_map": "hedgehog"})",
+          R"({"num_heads": 3, "key_dim": 4, "feature_map": "hedgehog_apart"})",
           R"({"num_heads": 2, "key_dim": 8, "value_dim": 4, "normalise": false})",
           R"({"num_heads": 2, "key_dim": 9, "value_dim": 5, "causal": false})"};
 }

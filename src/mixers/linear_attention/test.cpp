@@ -3,7 +3,7 @@
 
 #include <cmath>
 
-#include "conformance/harness.h"
+#include "conformance/layer_harness.h"
 
 namespace tarn::mixers::linear_attention {
 namespace {
@@ -60,6 +60,57 @@ TEST(LinearAttention, CountsFourFlopsPerStateValueForwardAndTwelveBackward) {
   EXPECT_EQ(flops(OpPass::kForward), 4.0 * 3 * 10 * 5 * 7);
   EXPECT_EQ(flops(OpPass::kBackward), 12.0 * 3 * 10 * 5 * 7);
   EXPECT_EQ(flops(OpPass::kStep), 4.0 * 3 * 10 * 5);
+}
+
+/// A layer with parameters drawn by their names, so that equal names hold equal numbers.
+conformance::LayerProblem layer_problem(const conformance::LayerHarness& harness, int64_t tokens) {
+  conformance::LayerProblem problem;
+  problem.lengths = {tokens};
+  problem.positions = {0};
+  for (const ParamSpec& spec : harness.params) {
+    problem.params.push_back(conformance::draw_parameter(spec, 1));
+  }
+  for (int64_t i = 0; i < tokens * harness.model_dim; ++i) {
+    problem.x.push_back(std::sin(static_cast<double>(i * i)));
+  }
+  return problem;
+}
+
+TEST(LinearAttention, T2rWithTheIdentityIsRelu) {
+  const Json t2r = *parse_json(R"({"num_heads": 2, "key_dim": 3, "feature_map": "t2r"})", "config");
+  const Json relu =
+      *parse_json(R"({"num_heads": 2, "key_dim": 3, "feature_map": "relu"})", "config");
+  const conformance::LayerHarness learned(definition(), t2r, 8);
+  const conformance::LayerHarness plain(definition(), relu, 8);
+  conformance::LayerProblem problem = layer_problem(learned, 9);
+  for (size_t p = 0; p < problem.params.size(); ++p) {
+    if (learned.params[p].name.starts_with("map_")) problem.params[p] = {1, 0, 0, 0, 1, 0, 0, 0, 1};
+  }
+  const auto got = learned.reference(problem);
+  const auto want = plain.reference(layer_problem(plain, 9));
+  EXPECT_LE(conformance::relative_error(got.y, want.y), 1e-12);
+}
+
+TEST(LinearAttention, HedgehogsWithoutWeightsWeighAllTokensAlike) {
+  // φ is constant for W = 0: outputs are running means of the values, in both forms.
+  std::vector<std::vector<double>> outputs;
+  for (const char* map : {"hedgehog", "hedgehog_apart"}) {
+    Json config = *parse_json(R"({"num_heads": 2, "key_dim": 3})", "config");
+    config.set("feature_map", map);
+    const conformance::LayerHarness harness(definition(), config, 8);
+    conformance::LayerProblem problem = layer_problem(harness, 5);
+    for (size_t p = 0; p < problem.params.size(); ++p) {
+      if (!harness.params[p].name.starts_with("map_")) continue;
+      std::fill(problem.params[p].begin(), problem.params[p].end(), 0.0);
+    }
+    outputs.push_back(harness.reference(problem).y);
+    for (size_t p = 0; p < problem.params.size(); ++p) {  // and not alike with others
+      for (double& value : problem.params[p]) value += 0.5;
+    }
+    outputs.push_back(harness.reference(problem).y);
+  }
+  EXPECT_LE(conformance::relative_error(outputs[0], outputs[2]), 1e-5);  // ε apart
+  EXPECT_GE(conformance::relative_error(outputs[1], outputs[3]), 1e-3);
 }
 
 TEST(LinearAttention, RefusesAnOddNumberOfRandomFeatures) {

@@ -83,7 +83,8 @@ TEST(Gates, BiasScaleAndStridesOfAnyWidth) {
           EXPECT_LE(error_in_eps(y.row(r)[c], 0.25 * reference::gate_function(f, in), 1.0), 12.0);
           EXPECT_LE(error_in_eps(dx.row(r)[c], 0.25 * d * reference::gate_slope(f, in), 1.0), 12.0);
           EXPECT_LE(error_in_eps(product.row(r)[c], v * reference::gate_function(f, g), 1.0), 16.0);
-          EXPECT_LE(error_in_eps(dproduct.row(r)[c], d * reference::gate_function(f, g), 1.0), 16.0);
+          EXPECT_LE(error_in_eps(dproduct.row(r)[c], d * reference::gate_function(f, g), 1.0),
+                    16.0);
           EXPECT_LE(error_in_eps(dgate.row(r)[c], d * v * reference::gate_slope(f, g), 1.0), 32.0);
         }
       }
@@ -140,10 +141,9 @@ TEST(Gates, LengthOneRowsAndTheirGradient) {
             unit.assign(row.size(), 0.0);
             unit[c] = 1.0;
             EXPECT_NEAR(y.row(r)[c], l2_loss(row, unit, eps, clamped), 4.0 * kEps);
-            EXPECT_NEAR(
-                dx.row(r)[c],
-                slope(row, c, [&](const auto& v) { return l2_loss(v, dyr, eps, clamped); }),
-                (8.0 * kEps * std::sqrt(static_cast<double>(dim)) + 1e-7) * largest)
+            EXPECT_NEAR(dx.row(r)[c],
+                        slope(row, c, [&](const auto& v) { return l2_loss(v, dyr, eps, clamped); }),
+                        (8.0 * kEps * std::sqrt(static_cast<double>(dim)) + 1e-7) * largest)
                 << dim << " " << c;
           }
         }

@@ -182,41 +182,41 @@ TEST(ShortConvolution, GradientsMatchDifferences) {
     for (const int64_t channels : {1, 35}) {
       for (const int64_t width : {1, 4}) {
         Case c(channels, width, true);
-          TestRows dx(60, channels);
-          std::vector<float> dweight(c.weight.size(), 0.5f), dbias(c.bias.size(), 0.5f);
-          std::vector<std::vector<float>> dinitial = c.state;
-          const auto initial = pointers<const float>(c.state);
-          const auto dfinal = pointers<const float>(c.dfinal);
-          const auto targets = pointers<float>(dinitial);
-          ConvolutionGradients gradients;
-          gradients.dx = {dx.data(), dx.stride(), 0};
-          gradients.dweight = dweight.data();
-          gradients.dbias = dbias.data();
-          gradients.dinitial = targets.data();
-          Arena arena;
-          convolution_backward(c.problem(), c.rows(c.x), initial.data(), c.rows(c.dy),
-                               dfinal.data(), gradients, arena);
-          EXPECT_TRUE(dx.padding_is_intact());
-          Exact exact(c);
-          const double limit = 64.0 * kEps + 1e-7;  // 48 tokens at most in a sum of numbers near 1
-          for (size_t e = 0; e < dweight.size(); ++e) {
-            EXPECT_NEAR(dweight[e], 0.5 + exact.slope(&exact.weight[e]), limit) << "weight " << e;
-          }
-          for (size_t e = 0; e < dbias.size(); ++e) {
-            EXPECT_NEAR(dbias[e], 0.5 + exact.slope(&exact.bias[e]), limit) << "bias " << e;
-          }
-          for (size_t i = 0; i < c.lengths.size(); ++i) {
-            for (int64_t t = 0; t < c.lengths[i]; ++t) {
-              const int64_t row = c.begins[i] + t;
-              for (int64_t k = 0; k < channels; k += 8) {
-                double* value = &exact.x[static_cast<size_t>(row * c.x.stride() + k)];
-                EXPECT_NEAR(dx.row(row)[k], exact.slope(value), limit) << row << ", " << k;
-              }
-            }
-            for (size_t e = 0; e < dinitial[i].size(); ++e) {
-              EXPECT_NEAR(dinitial[i][e], exact.slope(&exact.state[i][e]), limit) << "initial";
+        TestRows dx(60, channels);
+        std::vector<float> dweight(c.weight.size(), 0.5f), dbias(c.bias.size(), 0.5f);
+        std::vector<std::vector<float>> dinitial = c.state;
+        const auto initial = pointers<const float>(c.state);
+        const auto dfinal = pointers<const float>(c.dfinal);
+        const auto targets = pointers<float>(dinitial);
+        ConvolutionGradients gradients;
+        gradients.dx = {dx.data(), dx.stride(), 0};
+        gradients.dweight = dweight.data();
+        gradients.dbias = dbias.data();
+        gradients.dinitial = targets.data();
+        Arena arena;
+        convolution_backward(c.problem(), c.rows(c.x), initial.data(), c.rows(c.dy), dfinal.data(),
+                             gradients, arena);
+        EXPECT_TRUE(dx.padding_is_intact());
+        Exact exact(c);
+        const double limit = 64.0 * kEps + 1e-7;  // 48 tokens at most in a sum of numbers near 1
+        for (size_t e = 0; e < dweight.size(); ++e) {
+          EXPECT_NEAR(dweight[e], 0.5 + exact.slope(&exact.weight[e]), limit) << "weight " << e;
+        }
+        for (size_t e = 0; e < dbias.size(); ++e) {
+          EXPECT_NEAR(dbias[e], 0.5 + exact.slope(&exact.bias[e]), limit) << "bias " << e;
+        }
+        for (size_t i = 0; i < c.lengths.size(); ++i) {
+          for (int64_t t = 0; t < c.lengths[i]; ++t) {
+            const int64_t row = c.begins[i] + t;
+            for (int64_t k = 0; k < channels; k += 8) {
+              double* value = &exact.x[static_cast<size_t>(row * c.x.stride() + k)];
+              EXPECT_NEAR(dx.row(row)[k], exact.slope(value), limit) << row << ", " << k;
             }
           }
+          for (size_t e = 0; e < dinitial[i].size(); ++e) {
+            EXPECT_NEAR(dinitial[i][e], exact.slope(&exact.state[i][e]), limit) << "initial";
+          }
+        }
       }
     }
   });
