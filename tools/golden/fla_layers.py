@@ -12,6 +12,7 @@ from fla.layers.gla import GatedLinearAttention
 from fla.layers.kda import KimiDeltaAttention
 from fla.layers.multiscale_retention import MultiScaleRetention
 from fla.layers.rwkv7 import RWKV7Attention
+from fla.modules.feature_map import DPFPFeatureMap, HedgehogFeatureMap, T2RFeatureMap
 from fla.modules.norm.layernorm import rms_norm_ref
 from fla.modules.rotary.ops import rotary_embedding_ref
 from fla.modules.token_shift import token_shift_ref
@@ -273,6 +274,33 @@ def rwkv7(c, p, x, s, value_first=None):
     return y, final | ({"output.value_first": value} if first else {})
 
 
+def linear_attention(c, p, x, s):
+    """Every query against every key at once, under a mask; the package's feature maps."""
+    h, k = c["num_heads"], c["key_dim"]
+    v = c.get("value_dim", k)
+    kind = c.get("feature_map", "elu_plus_one")
+    q, key, value = (part.unflatten(-1, (h, -1)).transpose(1, 2) for part in functional.linear(
+        x, p["in.weight"], p["in.bias"]).split([h * k, h * k, h * v], -1))
+    if kind == "elu_plus_one":
+        fq, fk = functional.elu(q) + 1, functional.elu(key) + 1
+    elif kind == "dpfp":
+        # The package pairs channel m with m - j, Tarn with m + j: the same products, turned by j.
+        order = c["order"]
+        turned = lambda f: torch.cat([part.roll(-1 - j, -1)
+                                      for j, part in enumerate(f.chunk(order, -1))], -1)
+        fq, fk = (turned(DPFPFeatureMap(k, order)(rows)) for rows in (q, key))
+    else:
+        module = T2RFeatureMap(k, c["num_features"]) if kind == "t2r" else HedgehogFeatureMap(k)
+        weights = [{n.replace(f"map_{row}.", "layer."): tensor for n, tensor in p.items()
+                    if n.startswith(f"map_{row}.")} for row in "qk"]
+        fq, fk = functional_call(module, weights[0], q), functional_call(module, weights[1], key)
+    scores = (fq @ fk.transpose(-1, -2)).tril()
+    total = scores.sum(-1, keepdim=True) + (fq @ s["z"].unsqueeze(-1)) + 1e-6
+    o = (scores @ value + fq @ s["s"]) / total
+    y = functional.linear(o.transpose(1, 2).flatten(2), p["out.weight"], p["out.bias"])
+    return y, {"s": s["s"] + fk.transpose(-1, -2) @ value, "z": s["z"] + fk.sum(2)}
+
+
 def main():
     kernels = ", its Triton kernels replaced by "
     layers = SOURCE + "fla/layers/"
@@ -283,6 +311,16 @@ def main():
                  source, retention)
     golden.write("fla_base", {"name": "retention", "num_heads": 2, "key_dim": 10, "value_dim": 13,
                               "rotary_base": 100, "norm_eps": 0.01}, 13, source, retention)
+
+    source = f"masked products in torch, float64, with {SOURCE}fla/modules/feature_map.py "
+    sizes = {"name": "linear_attention", "num_heads": 2, "key_dim": 5, "value_dim": 7}
+    golden.write("elu", sizes, 16, "masked products in torch, float64", linear_attention)
+    golden.write("t2r", sizes | {"feature_map": "t2r", "num_features": 9}, 15,
+                 source + "T2RFeatureMap", linear_attention)
+    golden.write("hedgehog", sizes | {"feature_map": "hedgehog"}, 15,
+                 source + "HedgehogFeatureMap", linear_attention)
+    golden.write("dpfp", sizes | {"feature_map": "dpfp", "order": 2}, 15,
+                 source + "DPFPFeatureMap", linear_attention)
 
     source = layers + "gla.py GatedLinearAttention" + kernels + "fla/ops/gla/naive.py " \
         "naive_recurrent_gla"

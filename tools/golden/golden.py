@@ -105,16 +105,19 @@ def write(case, config, model_dim, source, reference, inputs=(), factors=None):
     definition = DEFINITIONS[name]
     draw = Draw(f"{name}/{case}")
     parameters, states = definition.tensors(config, model_dim)
+    states = {n: spec if isinstance(spec[0], tuple) else (spec, 0.5, 0.0)
+              for n, spec in states.items()}
     stream = (BATCH, TOKENS, model_dim)
     drawn = {
         "input": {n: draw(stream) for n in ("x", *inputs)},
         "parameter": {n: draw(*spec) for n, spec in parameters.items()},
-        "initial": {n: draw((BATCH, *shape), 0.5) for n, shape in states.items()},
+        "initial": {n: draw((BATCH, *shape), scale, mean)
+                    for n, (shape, scale, mean) in states.items()},
     }
     for n, factor in (factors or {}).items():
         drawn["parameter"][n] *= factor
     drawn["arriving"] = {"y": draw(stream)}
-    drawn["arriving"] |= {f"final.{n}": draw((BATCH, *shape)) for n, shape in states.items()}
+    drawn["arriving"] |= {f"final.{n}": draw((BATCH, *shape)) for n, (shape, *_) in states.items()}
 
     with double_precision():
         wanted = gradients(lambda *a, **k: reference(config, *a, **k), drawn)

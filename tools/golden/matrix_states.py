@@ -8,7 +8,7 @@ import math
 import torch
 from torch.nn import functional
 
-# tensors(config, model_dim) -> ({parameter: (shape, scale, mean)}, {state: shape});
+# tensors(config, model_dim) -> ({parameter: (shape, scale, mean)}, {state: shape or such a triple});
 # layer(config, parameters, x, states) -> (y, final states).
 Definition = collections.namedtuple("Definition", ("tensors", "layer"))
 
@@ -68,6 +68,66 @@ def recurrence(q, k, v, log_decay, state, beta=None):
 
 def head_sizes(c):
     return c["num_heads"], c["key_dim"], c.get("value_dim", c["key_dim"])
+
+
+# Linear attention
+
+
+def hedgehog_apart(x, weight):
+    y = torch.einsum("bthk,hfk->bthf", x, weight)
+    return torch.cat([y.softmax(-1), (-y).softmax(-1)], -1).clamp(min=1e-12)
+
+
+def dpfp(x, order):
+    r = torch.cat([x.clamp(min=0), (-x).clamp(min=0)], -1)
+    return torch.cat([r * r.roll(-i, -1) for i in range(1, order + 1)], -1)
+
+
+def feature_map(c, p, name):
+    """phi of the queries ("map_q") or the keys ("map_k"), a function of rows [B, T, H, K]."""
+    kind = c.get("feature_map", "elu_plus_one")
+    if kind == "t2r":
+        return lambda x: (x @ p[name + ".weight"].T).clamp(min=0)
+    if kind == "hedgehog":
+        def joint(x):
+            y = 2 * (x @ p[name + ".weight"].T + p[name + ".bias"])
+            return torch.cat([y, -y], -1).softmax(-1)
+        return joint
+    if kind == "hedgehog_apart":
+        return lambda x: hedgehog_apart(x, p[name + ".weight"])
+    if kind == "dpfp":
+        return lambda x: dpfp(x, c["order"])
+    return lambda x: torch.where(x > 0, x + 1, torch.exp(x.clamp(max=0)))
+
+
+def linear_attention_tensors(c, d):
+    h, k, v = head_sizes(c)
+    kind = c.get("feature_map", "elu_plus_one")
+    features = {"t2r": c.get("num_features", k), "hedgehog": 2 * k, "hedgehog_apart": 2 * k,
+                "dpfp": 2 * k * c.get("order", 1)}.get(kind, k)
+    maps = {"t2r": {"weight": matrix(features, k)},
+            "hedgehog": {"weight": matrix(k, k), "bias": vector(k)},
+            "hedgehog_apart": {"weight": ((h, k, k), k ** -0.5, 0.0)}}.get(kind, {})
+    parameters = {"in.weight": matrix(h * (2 * k + v), d), "in.bias": vector(h * (2 * k + v)),
+                  "out.weight": matrix(d, h * v), "out.bias": vector(d)}
+    parameters |= {f"map_{row}.{name}": spec for row in "qk" for name, spec in maps.items()}
+    # Sums of features are positive: so is what they start from.
+    return parameters, {"s": (h, features, v), "z": vector(h, features, scale=0.2, mean=2.0)}
+
+
+def linear_attention(c, p, x, s):
+    h, k, v = head_sizes(c)
+    q, key, value = (heads(part, h) for part in
+                     (linear(x, p["in.weight"]) + p["in.bias"]).split([h * k, h * k, h * v], -1))
+    fq, fk = feature_map(c, p, "map_q")(q), feature_map(c, p, "map_k")(key)
+    state, z, outputs = s["s"], s["z"], []
+    for t in range(x.shape[1]):
+        state = state + torch.einsum("bhf,bhv->bhfv", fk[:, t], value[:, t])
+        z = z + fk[:, t]
+        total = (fq[:, t] * z).sum(-1, keepdim=True) + 1e-6
+        outputs.append(torch.einsum("bhfv,bhf->bhv", state, fq[:, t]) / total)
+    o = torch.stack(outputs, 1).flatten(2)
+    return linear(o, p["out.weight"]) + p["out.bias"], {"s": state, "z": z}
 
 
 # 1. Retention
@@ -324,6 +384,7 @@ def rwkv7(c, p, x, s, value_first=None):
 
 
 DEFINITIONS = {
+    "linear_attention": Definition(linear_attention_tensors, linear_attention),
     "retention": Definition(retention_tensors, retention),
     "lightning_attention": Definition(lightning_attention_tensors, lightning_attention),
     "gated_linear_attention": Definition(gated_linear_attention_tensors, gated_linear_attention),
