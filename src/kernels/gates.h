@@ -12,6 +12,7 @@ enum class GateFunction : uint8_t {
   kSigmoid,
   kSilu,
   kTanh,
+  kGelu,  ///< x·Φ(x) with the normal distribution Φ, within a few eps of max(1, |x|)
   kLogSigmoid,
   kSquaredRelu,
   kSoftplus

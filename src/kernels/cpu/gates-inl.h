@@ -8,6 +8,7 @@
 
 #include "hwy/contrib/math/math-inl.h"
 #include "hwy/highway.h"
+#include "kernels/cpu/activation-inl.h"
 #include "kernels/cpu/exp-inl.h"
 #include "kernels/cpu/simd-inl.h"
 #include "kernels/gates.h"
@@ -63,6 +64,7 @@ HWY_INLINE VecF32 gate_of(VecF32 x) {
   if constexpr (kFunction == GateFunction::kSigmoid) return sigmoid(x);
   if constexpr (kFunction == GateFunction::kSilu) return hn::Mul(x, sigmoid(x));
   if constexpr (kFunction == GateFunction::kTanh) return tanh_of(x);
+  if constexpr (kFunction == GateFunction::kGelu) return gelu_erf(d, x);
   if constexpr (kFunction == GateFunction::kLogSigmoid) return hn::Neg(softplus(hn::Neg(x)));
   if constexpr (kFunction == GateFunction::kSoftplus) return softplus(x);
   if constexpr (kFunction == GateFunction::kSquaredRelu) {
@@ -87,6 +89,11 @@ HWY_INLINE VecF32 slope_of(VecF32 x) {
     const VecF32 t = tanh_of(x);
     return hn::NegMulAdd(t, t, one);
   }
+  if constexpr (kFunction == GateFunction::kGelu) {
+    const VecF32 half_square = hn::Mul(hn::Mul(x, x), hn::Set(d, -0.5f));
+    const VecF32 density = hn::Mul(exp_nonpositive(half_square), hn::Set(d, 0.3989422804f));
+    return hn::MulAdd(x, density, normal_below(d, x));
+  }
   if constexpr (kFunction == GateFunction::kLogSigmoid) return sigmoid(hn::Neg(x));
   if constexpr (kFunction == GateFunction::kSoftplus) return sigmoid(x);
   if constexpr (kFunction == GateFunction::kSquaredRelu) {
@@ -103,6 +110,7 @@ HWY_INLINE void with_function(GateFunction function, const Body& body) {
     case GateFunction::kSigmoid: body.template operator()<GateFunction::kSigmoid>(); return;
     case GateFunction::kSilu: body.template operator()<GateFunction::kSilu>(); return;
     case GateFunction::kTanh: body.template operator()<GateFunction::kTanh>(); return;
+    case GateFunction::kGelu: body.template operator()<GateFunction::kGelu>(); return;
     case GateFunction::kLogSigmoid: body.template operator()<GateFunction::kLogSigmoid>(); return;
     case GateFunction::kSquaredRelu: body.template operator()<GateFunction::kSquaredRelu>(); return;
     case GateFunction::kSoftplus: body.template operator()<GateFunction::kSoftplus>(); return;

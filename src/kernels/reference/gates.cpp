@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numbers>
 
 namespace tarn::kernels::reference {
 namespace {
@@ -13,6 +14,9 @@ double sigmoid(double x) {
 
 double softplus(double x) { return std::max(x, 0.0) + std::log1p(std::exp(-std::abs(x))); }
 
+/// Φ(x).
+double normal_below(double x) { return 0.5 * std::erfc(-0.5 * std::numbers::sqrt2 * x); }
+
 }  // namespace
 
 double gate_function(GateFunction function, double x) {
@@ -21,6 +25,7 @@ double gate_function(GateFunction function, double x) {
     case GateFunction::kSigmoid: return sigmoid(x);
     case GateFunction::kSilu: return x * sigmoid(x);
     case GateFunction::kTanh: return std::tanh(x);
+    case GateFunction::kGelu: return x * normal_below(x);
     case GateFunction::kLogSigmoid: return -softplus(-x);
     case GateFunction::kSquaredRelu: return x > 0.0 ? x * x : 0.0;
     case GateFunction::kSoftplus: return softplus(x);
@@ -36,6 +41,10 @@ double gate_slope(GateFunction function, double x) {
     case GateFunction::kSigmoid: return s * sigmoid(-x);
     case GateFunction::kSilu: return s * (1.0 + x * sigmoid(-x));
     case GateFunction::kTanh: return 1.0 - t * t;
+    case GateFunction::kGelu: {
+      constexpr double kDensity = 0.5 * std::numbers::sqrt2 * std::numbers::inv_sqrtpi;
+      return normal_below(x) + x * kDensity * std::exp(-0.5 * x * x);
+    }
     case GateFunction::kLogSigmoid: return sigmoid(-x);
     case GateFunction::kSquaredRelu: return x > 0.0 ? 2.0 * x : 0.0;
     case GateFunction::kSoftplus: return s;
