@@ -30,7 +30,8 @@ struct Options {
   std::vector<int64_t> tokens = {512, 4096};
   std::string config;
   std::string dtype = "f32";
-  int64_t batch = 1, heads = 8, key_dim = 64, value_dim = 64;
+  int64_t batch = 1;
+  int64_t heads = 0, key_dim = 0, value_dim = 0;  ///< 0: not asked for
   int64_t repeats = 7;
   int64_t threads = 1;
   int64_t seed = 1;
@@ -39,7 +40,7 @@ struct Options {
 struct Case {
   const mixers::MixerDef* mixer = nullptr;
   std::string form;
-  int64_t heads = 0, key_dim = 0, value_dim = 0;  ///< of the config, whoever gave it
+  int64_t heads = 0, key_dim = 0, value_dim = 0;  ///< of the first input; of the output
   runtime::OperatorBenchOptions bench;
 };
 
@@ -103,8 +104,10 @@ Result<std::vector<Case>> cases_of(const Options& options, const std::atomic<boo
   for (const mixers::MixerDef* mixer : mixers) {
     std::string config = options.config;
     if (config.empty()) {
-      TARN_ASSIGN(config, runtime::operator_config(*mixer, options.heads, options.key_dim,
-                                                   options.value_dim));
+      const auto sized =
+          runtime::operator_config(*mixer, options.heads, options.key_dim, options.value_dim);
+      if (!sized.ok() && options.mixers.empty()) continue;  // of all, those that have such sizes
+      TARN_ASSIGN(config, sized);
     }
     TARN_ASSIGN(const Json json, parse_json(config, "--config"));
     TARN_ASSIGN(const auto parsed, mixer->parse_config(json, 64, "--config"));
@@ -174,11 +177,14 @@ Status run(const Options& options, Context& context) {
                              static_cast<int64_t>(cases.size()), "cases");
   }
   context.console.end_progress();
-  context.console.text(fmt::format(
-      "batch {}, {} heads, K = {}, V = {}, {}, threads: {}; peak {:.0f} GFLOP/s, RAM {:.1f} GB/s",
-      options.batch, cases.front().heads, cases.front().key_dim, cases.front().value_dim,
-      options.dtype, options.threads, 1e-9 * roof.flops_per_second,
-      1e-9 * roof.levels.back().bytes_per_second));
+  context.console.text(
+      fmt::format("batch {}, {}, threads: {}; peak {:.0f} GFLOP/s, RAM {:.1f} GB/s", options.batch,
+                  options.dtype, options.threads, 1e-9 * roof.flops_per_second,
+                  1e-9 * roof.levels.back().bytes_per_second));
+  for (size_t i = 0; i < cases.size(); ++i) {
+    if (i > 0 && cases[i - 1].mixer == cases[i].mixer) continue;
+    context.console.text(fmt::format("{}: {}", cases[i].mixer->name, cases[i].bench.config));
+  }
   context.console.table(rows);
   return {};
 }
@@ -199,7 +205,7 @@ void add_bench_attention(Command& program, Selection& selection) {
   command.choice("--dtype", options->dtype, {"f32", "bf16"},
                  "of the rows: f32 or bf16 (default: f32)");
   command.integer("--batch", options->batch, 1, 65'536, "sequences (default: 1)");
-  command.integer("--heads", options->heads, 1, 4096, "default: 8");
+  command.integer("--heads", options->heads, 1, 4096, "of mixers with heads (default: 8)");
   command.integer("--key-dim", options->key_dim, 1, 4096, "per head (default: 64)");
   command.integer("--value-dim", options->value_dim, 1, 4096, "per head (default: 64)");
   command.text("--config", options->config, "JSON", "the mixer's config as JSON, instead of sizes");

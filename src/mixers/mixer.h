@@ -29,6 +29,7 @@ struct Init {
     kRamp,  ///< scale at the first of `period` columns, high at the last, a straight line between
     kLogRamp,   ///< log of that
     kIdentity,  ///< 1 where row and column of the last two dimensions agree, else 0
+    kInterval,  ///< uniform in [scale, high]
   };
   Kind kind = Kind::kConstant;
   float scale = 0.0f;
@@ -99,6 +100,7 @@ struct OpArgs {
   const int64_t* positions = nullptr;  ///< tokens each sequence has seen before; null: none
   std::span<const kernels::Heads<const T>> inputs;
   std::span<const T* const> params;  ///< in the order of OpShape
+  const void* prepared = nullptr;    ///< what MixerDef::prepare made of them; null: not made yet
   kernels::Heads<T> out;
   float* saved = nullptr;   ///< [rows, saved_per_row], or null when no backward follows
   StateRefs<StateT> state;  ///< in/out
@@ -155,6 +157,10 @@ struct MixerDef {
   /// grows more slowly than the products with the state (feature maps, sums, divisions,
   /// exponentials) is not counted. Benchmarks compare times with the machine's limits on it.
   double (*flops)(const MixerConfig& config, OpPass pass, int64_t tokens);
+  /// What the forward forms in f32 make of the operator's parameters, in memory of `arena`: the
+  /// runtime makes it once and hands it to them, other callers leave it to the forms. Null: nothing.
+  const void* (*prepare)(const MixerConfig& config, std::span<const float* const> params,
+                         ThreadPool* pool, Arena& arena) noexcept = nullptr;
 
   /// What surrounds the operator: projections, convolutions, gates, norms. Its parameters, its state,
   /// its forms and its gradient follow from it.

@@ -207,6 +207,9 @@ void initialise(const ParamSpec& spec, uint64_t seed, float* values) {
     case Init::Kind::kGridSinusoid: fill_grid_sinusoid(spec, values); return;
     case Init::Kind::kOrdinal: fill_ordinal(spec, rng, values); return;
     case Init::Kind::kMixtureBias: fill_mixture_bias(spec, values); return;
+    case Init::Kind::kInterval:
+      for (int64_t i = 0; i < count; ++i) values[i] = between(spec.init, rng);
+      return;
     case Init::Kind::kLogUniform:
       for (int64_t i = 0; i < count; ++i) values[i] = std::log(between(spec.init, rng));
       return;

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdio>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "base/arena.h"
@@ -71,8 +72,9 @@ class InputSource {
 template <class T>
 class OperatorRun {
  public:
-  OperatorRun(const mixers::MixerConfig& config, const mixers::OpShape& shape,
-              const std::vector<mixers::StateSpec>& specs, int64_t tokens)
+  OperatorRun(const mixers::MixerDef& mixer, const mixers::MixerConfig& config,
+              const mixers::OpShape& shape, const std::vector<mixers::StateSpec>& specs,
+              int64_t tokens)
       : out_(static_cast<size_t>(shape.out_heads * shape.out_dim)) {
     int64_t width = 0;
     for (const mixers::OpInput& input : shape.inputs) width += input.heads * input.dim;
@@ -101,6 +103,10 @@ class OperatorRun {
     args_.out = {out_.data(), static_cast<int64_t>(out_.size()), shape.out_dim};
     args_.state = {rows_};
     args_.arena = &arena_;
+    if constexpr (std::is_same_v<T, float>) {
+      if (mixer.prepare == nullptr) return;
+      args_.prepared = mixer.prepare(config, args_.params, nullptr, kept_);
+    }
   }
   OperatorRun(const OperatorRun&) = delete;
   OperatorRun& operator=(const OperatorRun&) = delete;
@@ -133,6 +139,7 @@ class OperatorRun {
   std::vector<T*> pointers_;
   std::vector<T* const*> rows_;
   Arena arena_;
+  Arena kept_;  ///< of what the parameters were made into
   mixers::OpArgs<T> args_;
 };
 
@@ -230,8 +237,8 @@ Result<LongRunResult> long_run_check(const mixers::MixerDef& mixer, const LongRu
   if (specs.empty()) {
     return Error{ErrorCode::kUnsupported, "this config is not causal: it has no state", mixer.name};
   }
-  OperatorRun<float> fast(*config, shape, specs, options.tokens);
-  OperatorRun<double> exact(*config, shape, specs, options.tokens);
+  OperatorRun<float> fast(mixer, *config, shape, specs, options.tokens);
+  OperatorRun<double> exact(mixer, *config, shape, specs, options.tokens);
   InputSource source(options.seed);
   const auto start = std::chrono::steady_clock::now();
   ErrorSums total;

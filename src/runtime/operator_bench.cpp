@@ -85,10 +85,12 @@ OperatorBenchResult bench_step(const mixers::MixerDef& mixer, const mixers::Mixe
   args.state = state.refs();
   args.pool = pool;
   args.arena = &arena;
+  Arena kept;
+  if (mixer.prepare != nullptr) args.prepared = mixer.prepare(config, args.params, pool, kept);
   OperatorBenchResult result;
   time_calls(
       options, [&] { mixer.step(args); }, result);
-  result.peak_extra_bytes = arena.capacity_bytes();
+  result.peak_extra_bytes = arena.capacity_bytes() + kept.capacity_bytes();
   result.tensor_bytes = call.bytes();
   result.state_bytes = state.bytes();
   return result;

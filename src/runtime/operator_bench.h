@@ -53,7 +53,9 @@ struct OperatorWork {
 Result<OperatorWork> operator_work(const mixers::MixerDef& mixer,
                                    const OperatorBenchOptions& options);
 
-/// The mixer's first example config with these sizes in it. Errors: what its parser says.
+/// The mixer's first example config with these sizes in it. 0: not asked for; then 8 heads of 64
+/// channels where the mixer takes them, and the example as it is where it does not. Errors: what its
+/// parser says to a size that was asked for.
 Result<std::string> operator_config(const mixers::MixerDef& mixer, int64_t num_heads,
                                     int64_t key_dim, int64_t value_dim);
 

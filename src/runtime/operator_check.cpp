@@ -172,10 +172,18 @@ Result<double> check_gradient(const Operator& op, const OperatorBenchOptions& op
 Result<std::string> operator_config(const mixers::MixerDef& mixer, int64_t num_heads,
                                     int64_t key_dim, int64_t value_dim) {
   TARN_ASSIGN(Json json, parse_json(mixer.example_configs().front(), mixer.name));
-  json.set("num_heads", num_heads);
-  json.set("key_dim", key_dim);
-  json.set("value_dim", value_dim);
-  TARN_RETURN_IF_ERROR(mixer.parse_config(json, num_heads * key_dim, mixer.name));
+  struct Size {
+    const char* key;
+    int64_t asked, otherwise;
+  };
+  for (const Size& size : {Size{"num_heads", num_heads, 8}, Size{"key_dim", key_dim, 64},
+                           Size{"value_dim", value_dim, 64}}) {
+    Json with = json;
+    with.set(size.key, size.asked > 0 ? size.asked : size.otherwise);
+    const auto parsed = mixer.parse_config(with, 64, mixer.name);
+    if (!parsed.ok() && size.asked > 0) return parsed.error();
+    if (parsed.ok()) json = std::move(with);
+  }
   return json.dump();
 }
 

@@ -156,10 +156,25 @@ TEST_P(Conformance, SameBitsForAnyThreadCount) {
   for (int threads : {2, 3}) {
     ThreadPool pool(threads);
     EXPECT_TRUE(same_bits(harness.run(form, problem, 0, &pool).out, serial.out)) << threads;
-    EXPECT_TRUE(
-        same_bits(harness.gradient(problem, dout, {}, &pool).dinputs, serial_gradient.dinputs))
-        << threads;
+    const Gradients gradient = harness.gradient(problem, dout, {}, &pool);
+    EXPECT_TRUE(same_bits(gradient.dinputs, serial_gradient.dinputs)) << threads;
+    for (size_t p = 0; p < gradient.dparams.size(); ++p) {
+      EXPECT_TRUE(same_bits(gradient.dparams[p], serial_gradient.dparams[p]))
+          << harness.shape.params[p].name << ", " << threads;
+    }
   }
+}
+
+TEST_P(Conformance, PreparedParametersChangeNoBit) {
+  if (harness.mixer.prepare == nullptr) return;
+  const Problem problem = harness.make_problem(layout_of({9, 40}), 35, harness.causal());
+  const auto form = mixers::whole_form(harness.mixer, *harness.config);
+  const Outcome<float> whole = harness.run(form, problem, 0);
+  const Outcome<float> steps = harness.causal() ? harness.run_steps(problem) : whole;
+  harness.prepares = true;
+  EXPECT_TRUE(same_bits(harness.run(form, problem, 0).out, whole.out));
+  if (!harness.causal()) return;
+  EXPECT_TRUE(same_bits(harness.run_steps(problem).out, steps.out));
 }
 
 TEST_P(Conformance, EveryTargetAgrees) {
@@ -180,7 +195,7 @@ TEST_P(Conformance, ExtremesStayFinite) {
     Problem scaled = problem;
     for (size_t index = 0; index < scaled.inputs.size(); ++index) {
       double& value = scaled.inputs[index];
-      if (!harness.is_query_or_key(static_cast<int64_t>(index) % problem.width)) continue;
+      if (!harness.may_have_any_size(static_cast<int64_t>(index) % problem.width)) continue;
       value = scale == -1e3 ? -1e3 * std::abs(value) : scale * value;
     }
     const auto form = harness.causal() ? harness.mixer.chunk : harness.mixer.parallel;

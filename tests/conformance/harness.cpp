@@ -68,7 +68,8 @@ std::vector<double> draw_parameter(const mixers::ParamSpec& spec, uint64_t seed)
       case Kind::kNormal: value = low * rng.next_normal(); break;
       case Kind::kLogUniform:
       case Kind::kLogRamp: value = std::log(low + (high - low) * uniform); break;
-      case Kind::kRamp: value = low + (high - low) * uniform; break;
+      case Kind::kRamp:
+      case Kind::kInterval: value = low + (high - low) * uniform; break;
       case Kind::kStepSize:
         value = std::log(std::expm1(low * std::pow(high / low, uniform)));
         break;
@@ -90,10 +91,10 @@ Harness::Harness(const mixers::MixerDef& definition, const std::string& config_t
   state_specs = mixer.state_specs(*config);
 }
 
-bool Harness::is_query_or_key(int64_t column) const {
-  for (size_t i = 0; i < 2; ++i) {
-    const int64_t width = shape.inputs[i].heads * shape.inputs[i].dim;
-    if (column < width) return shape.inputs[i].range == OpInput::Range::kNormal;
+bool Harness::may_have_any_size(int64_t column) const {
+  for (const OpInput& input : shape.inputs) {
+    const int64_t width = input.heads * input.dim;
+    if (column < width) return input.range == OpInput::Range::kNormal;
     column -= width;
   }
   return false;
@@ -188,6 +189,10 @@ Outcome<T> Harness::call(void (*form)(const OpArgs<T>&), const Problem& problem,
   args.chunk_size = chunk_size;
   args.pool = pool;
   args.arena = &arena;
+  Arena kept;
+  if constexpr (std::is_same_v<T, float>) {
+    if (prepares) args.prepared = mixer.prepare(*config, param_pointers, pool, kept);
+  }
   form(args);
   return outcome;
 }

@@ -84,11 +84,12 @@ class Harness {
   std::shared_ptr<const mixers::MixerConfig> config;
   mixers::OpShape shape;
   std::vector<mixers::StateSpec> state_specs;
+  bool prepares = false;  ///< forms get MixerDef::prepare's result, as in the runtime
 
   bool causal() const { return !state_specs.empty(); }
   int64_t out_width() const { return shape.out_heads * shape.out_dim; }
-  /// Whether a column of the inputs belongs to one of the first two and may have any size.
-  bool is_query_or_key(int64_t column) const;
+  /// Whether a column of the inputs belongs to one whose values have no bounds.
+  bool may_have_any_size(int64_t column) const;
 
   Problem make_problem(const Layout& layout, uint64_t seed, bool with_state) const;
 

@@ -20,13 +20,15 @@ struct LayerWeights final : MixerWeights {
   std::vector<PackedMatrix> linear;    ///< per linear stage, in order
   std::vector<Buffer<float>> values;   ///< per parameter; empty where a linear map holds it
   std::vector<const float*> pointers;  ///< to `values`
+  Arena arena;                         ///< of `prepared`
+  const void* prepared = nullptr;      ///< OpArgs::prepared
   int64_t first_state_bytes = 0;       ///< of a sequence; 0: it grows, or there is none
   int64_t value_columns = 0;           ///< of all values but the input and the output
   int64_t size_bytes() const override {
     int64_t bytes = 0;
     for (const PackedMatrix& matrix : linear) bytes += matrix.size_bytes();
     for (const Buffer<float>& buffer : values) bytes += buffer.size_bytes();
-    return bytes;
+    return bytes + arena.capacity_bytes();
   }
 };
 
@@ -82,6 +84,7 @@ struct Pass {
     call.positions = args.positions;
     call.inputs = {inputs.data(), stage.inputs.size()};
     call.params = {weights.pointers.data() + stage.first_param, stage.param_count};
+    call.prepared = weights.prepared;
     call.out = output(stage);
     call.state = state_part(args.state, stage);
     call.pool = args.pool;
@@ -164,6 +167,12 @@ std::unique_ptr<MixerWeights> prepare_layer(const MixerDef& def, const MixerConf
     }
   }
   for (const Buffer<float>& buffer : weights->values) weights->pointers.push_back(buffer.data());
+  for (const Stage& stage : program.stages) {
+    if (stage.kind != Stage::Kind::kOperator || def.prepare == nullptr) continue;
+    const std::span<const float* const> own(weights->pointers.data() + stage.first_param,
+                                            stage.param_count);
+    weights->prepared = def.prepare(config, own, nullptr, weights->arena);
+  }
   return weights;
 }
 

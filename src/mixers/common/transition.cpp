@@ -1,6 +1,6 @@
 #include "mixers/common/transition.h"
 
-#include <algorithm>
+#include "mixers/common/operator_rows.h"
 
 namespace tarn::mixers {
 namespace {
@@ -45,14 +45,6 @@ void for_each_row(const kernels::Sequences& sequences, const Body& body) {
   }
 }
 
-int64_t spanned_rows(const kernels::Sequences& sequences) {
-  int64_t rows = 0;
-  for (int64_t i = 0; i < sequences.count; ++i) {
-    rows = std::max(rows, sequences.begin[i] + sequences.length[i]);
-  }
-  return rows;
-}
-
 /// Rows of the kernel from the operator's inputs; a and b are made in the arena.
 template <class T>
 StateTransitionRows<const T> rows_of(const OpArgs<T>& args, Arena& arena) {
@@ -82,11 +74,6 @@ StateTransitionRows<const T> rows_of(const OpArgs<T>& args, Arena& arena) {
   rows.a = a;
   rows.b = b;
   return rows;
-}
-
-template <class T>
-T* const* state_of(const StateRefs<T>& state) {
-  return state ? state.tensors[0] : nullptr;
 }
 
 }  // namespace

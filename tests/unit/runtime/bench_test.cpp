@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/buffer.h"
+#include "base/json.h"
 #include "base/threads.h"
 #include "runtime/crossover.h"
 #include "runtime/generation_bench.h"
@@ -29,7 +30,7 @@ constexpr OperatorPass kPasses[] = {OperatorPass::kForward, OperatorPass::kBackw
 OperatorBenchOptions small_case(const mixers::MixerDef& mixer, OperatorPass pass) {
   OperatorBenchOptions options;
   options.pass = pass;
-  options.config = operator_config(mixer, 2, 5, 3).value();
+  options.config = sized_config(mixer, 2, 5, 3);
   options.batch = 2;
   options.tokens = 33;
   options.repeats = 3;
@@ -90,10 +91,38 @@ TEST(OperatorBench, FiguresAreOrderedAndCounted) {
       EXPECT_LE(result.value().ms_min, result.value().ms_median);
       EXPECT_LE(result.value().ms_median, result.value().ms_max);
       const int64_t rows = pass == OperatorPass::kStep ? 2 : 66;
+      const OperatorBenchOptions options = small_case(*mixer, pass);
+      const auto config =
+          *mixer->parse_config(*parse_json(options.config, mixer->name), 64, mixer->name);
+      const mixers::OpShape shape = mixer->op_shape(*config);
+      int64_t values = shape.out_heads * shape.out_dim;
+      for (const mixers::OpInput& input : shape.inputs) values += input.heads * input.dim;
       // q and k of 2 x 5, v and out of 2 x 3 values; twice with gradients.
+      EXPECT_TRUE(mixer != &honest() || values == 32);
       const bool gradients =
           pass == OperatorPass::kBackward || pass == OperatorPass::kForwardBackward;
-      EXPECT_EQ(result.value().tensor_bytes, rows * 32 * 4 * (gradients ? 2 : 1));
+      EXPECT_EQ(result.value().tensor_bytes, rows * values * 4 * (gradients ? 2 : 1));
+    }
+  }
+}
+
+TEST(OperatorBench, SizesAreSetWhereAMixerTakesThem) {
+  for (const mixers::MixerDef* mixer : mixers::all_mixers()) {
+    SCOPED_TRACE(mixer->name);
+    const Json example = *parse_json(mixer->example_configs().front(), mixer->name);
+    const auto chosen = operator_config(*mixer, 0, 0, 0);
+    ASSERT_TRUE(chosen.ok()) << chosen.error().to_string();
+    const Json config = *parse_json(*chosen, mixer->name);
+    const auto asked = operator_config(*mixer, 3, 0, 0);
+    if (example.find("num_heads") == nullptr) {
+      EXPECT_EQ(config, example);
+      ASSERT_FALSE(asked.ok());
+      EXPECT_NE(asked.error().to_string().find("num_heads"), std::string::npos);
+    } else {
+      EXPECT_EQ(*config.find("num_heads"), Json(8));
+      EXPECT_EQ(*config.find("key_dim"), Json(64));
+      ASSERT_TRUE(asked.ok()) << asked.error().to_string();
+      EXPECT_EQ(*parse_json(*asked, mixer->name)->find("num_heads"), Json(3));
     }
   }
 }

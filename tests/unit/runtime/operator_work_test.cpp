@@ -1,7 +1,9 @@
 #include <gtest/gtest.h>
 
+#include "model/parameters.h"
 #include "runtime/operator_bench.h"
 #include "runtime/roof_bench.h"
+#include "unit/runtime/tiny_models.h"
 
 namespace tarn::runtime {
 namespace {
@@ -13,29 +15,58 @@ OperatorWork work_of(const mixers::MixerDef& mixer, OperatorPass pass, int64_t b
                      int64_t tokens) {
   OperatorBenchOptions options;
   options.pass = pass;
-  options.config = operator_config(mixer, kHeads, kKeys, kValues).value();
+  options.config = sized_config(mixer, kHeads, kKeys, kValues);
   options.batch = batch;
   options.tokens = tokens;
   return operator_work(mixer, options).value();
 }
 
+/// Values per row, and of a state that a step after ten tokens reads and writes.
+struct Tables {
+  double inputs = 0, out = 0, saved = 0, state = 0;
+};
+
+Tables tables_of(const mixers::MixerDef& mixer) {
+  const Json json = *parse_json(sized_config(mixer, kHeads, kKeys, kValues), mixer.name);
+  const auto config = *mixer.parse_config(json, 64, mixer.name);
+  const mixers::OpShape shape = mixer.op_shape(*config);
+  Tables tables;
+  for (const mixers::OpInput& input : shape.inputs) {
+    tables.inputs += static_cast<double>(input.heads * input.dim);
+  }
+  tables.out = static_cast<double>(shape.out_heads * shape.out_dim);
+  tables.saved = static_cast<double>(shape.saved_per_row);
+  for (const mixers::StateSpec& spec : mixer.state_specs(*config)) {
+    // Fixed: read and written. Growing: eleven entries read, one of them written.
+    tables.state +=
+        static_cast<double>(model::element_count(spec.shape) * (spec.per_token ? 11 : 2));
+  }
+  return tables;
+}
+
 TEST(OperatorWork, BytesAreThoseOfTheTables) {
-  // Per row and head q, k of 5, v, out of 3 and one saved value.
-  const double inputs = kHeads * (2 * kKeys + kValues), out = kHeads * kValues, saved = kHeads;
   for (const mixers::MixerDef* mixer : mixers::all_mixers()) {
     SCOPED_TRACE(mixer->name);
+    const Tables tables = tables_of(*mixer);
     const double forward = work_of(*mixer, OperatorPass::kForward, 3, 10).bytes;
-    EXPECT_DOUBLE_EQ(forward, kBytes * 30 * (inputs + out + saved));
+    EXPECT_DOUBLE_EQ(forward, kBytes * 30 * (tables.inputs + tables.out + tables.saved));
     const double backward = work_of(*mixer, OperatorPass::kBackward, 3, 10).bytes;
-    EXPECT_DOUBLE_EQ(backward, kBytes * 30 * (2 * inputs + 2 * out + saved));
+    EXPECT_DOUBLE_EQ(backward, kBytes * 30 * (2 * tables.inputs + 2 * tables.out + tables.saved));
     EXPECT_DOUBLE_EQ(work_of(*mixer, OperatorPass::kForwardBackward, 3, 10).bytes,
                      forward + backward);
     const double step = work_of(*mixer, OperatorPass::kStep, 3, 10).bytes;
-    // Fixed: K·V + K values read and written. Growing: eleven entries of K + V read, one written.
-    const double state =
-        mixer->bounded_state ? 2 * (kKeys * kValues + kKeys) : 11 * (kKeys + kValues);
-    EXPECT_DOUBLE_EQ(step, kBytes * 3 * (inputs + out + kHeads * state));
+    EXPECT_DOUBLE_EQ(step, kBytes * 3 * (tables.inputs + tables.out + tables.state));
   }
+}
+
+TEST(OperatorWork, BytesOfLinearAttention) {
+  const mixers::MixerDef& mixer = *mixers::all_mixers().front();
+  // Per row and head q, k of 5, v, out of 3 and one saved value; the state K·V + K, in and out.
+  const double inputs = kHeads * (2 * kKeys + kValues), out = kHeads * kValues, saved = kHeads;
+  EXPECT_DOUBLE_EQ(work_of(mixer, OperatorPass::kForward, 3, 10).bytes,
+                   kBytes * 30 * (inputs + out + saved));
+  EXPECT_DOUBLE_EQ(work_of(mixer, OperatorPass::kStep, 3, 10).bytes,
+                   kBytes * 3 * (inputs + out + kHeads * 2 * (kKeys * kValues + kKeys)));
 }
 
 TEST(OperatorWork, FlopsGrowWithTheBatchAndAsThePassesSay) {

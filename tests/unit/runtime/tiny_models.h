@@ -9,6 +9,7 @@
 #include "mixers/mixer.h"
 #include "model/config.h"
 #include "model/model.h"
+#include "runtime/operator_bench.h"
 
 namespace tarn::runtime {
 
@@ -63,6 +64,16 @@ inline std::shared_ptr<const model::Model> tiny_model(const std::vector<Json>& m
   auto config = model::parse_model_config(json, "tiny");
   TARN_CHECK(config.ok());
   return model::Model::random(*config, options.seed, {});
+}
+
+/// A mixer's first example config with those of these sizes that it takes.
+inline std::string sized_config(const mixers::MixerDef& mixer, int64_t heads, int64_t key_dim,
+                                int64_t value_dim) {
+  for (const int64_t value : {value_dim, int64_t{0}}) {
+    auto config = operator_config(mixer, heads, key_dim, value);
+    if (config.ok()) return *config;
+  }
+  return operator_config(mixer, 0, 0, 0).value();
 }
 
 struct NamedMixers {
