@@ -9,13 +9,18 @@ import golden
 
 
 def recurrent_layer(kind):
+    """torch.nn.LSTM or GRU; the second direction's tensors end in "_reverse"."""
     def reference(c, p, x, s):
-        layer = kind(x.shape[-1], c["hidden_dim"], batch_first=True)
-        weights = {"weight_ih_l0": p["in.weight"], "bias_ih_l0": p["in.bias"],
-                   "weight_hh_l0": p["recurrent.weight"], "bias_hh_l0": p["recurrent.bias"]}
+        both = c.get("bidirectional", False)
+        layer = kind(x.shape[-1], c["hidden_dim"], batch_first=True, bidirectional=both)
+        weights = {}
+        for suffix in ("", "_reverse") if both else ("",):
+            for ours, theirs in (("in", "ih"), ("recurrent", "hh")):
+                for part in ("weight", "bias"):
+                    weights[f"{part}_{theirs}_l0{suffix}"] = p[f"{ours}{suffix}.{part}"]
         initial = tuple(state.unsqueeze(0) for state in s.values())
-        h, final = functional_call(layer, weights,
-                                   (x, initial if len(initial) > 1 else initial[0]))
+        arguments = (initial if len(initial) > 1 else initial[0],) if initial else ()
+        h, final = functional_call(layer, weights, (x, *arguments))
         final = final if isinstance(final, tuple) else (final,)
         y = functional.linear(h, p["out.weight"], p["out.bias"])
         return y, {name: state.squeeze(0) for name, state in zip(s, final)}
@@ -49,6 +54,9 @@ def main():
         source = (f"{torch_version}, torch.nn.{kind.__name__} (batch_first) in float64 and "
                   "torch.nn.functional.linear behind it")
         golden.write("torch", {"name": name, "hidden_dim": 13}, 11, source, recurrent_layer(kind))
+        golden.write("torch_bidirectional",
+                     {"name": name, "hidden_dim": 6, "bidirectional": True}, 7, source,
+                     recurrent_layer(kind))
     source = ("definition re-expressed (state-spaces/s4, models/s4/s4d.py, S4DKernel and S4D with "
               "an output projection without gate): convolution with the kernel "
               "2 Re(C (exp(dt A) - 1)/A exp(dt A l)), what the initial state adds, exact gelu; "

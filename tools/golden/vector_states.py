@@ -70,41 +70,56 @@ def diagonal_state_space(c, p, x, s):
 
 def gated_tensors(gates, states):
     def tensors(c, d):
-        e = c["hidden_dim"]
-        return ({"in.weight": matrix(gates * e, d), "in.bias": vector(gates * e),
-                 "recurrent.weight": matrix(gates * e, e), "recurrent.bias": vector(gates * e),
-                 "out.weight": matrix(d, e), "out.bias": vector(d)},
-                {name: (e,) for name in states})
+        e, both = c["hidden_dim"], c.get("bidirectional", False)
+        parameters = {}
+        for suffix in ("", "_reverse") if both else ("",):
+            parameters |= {f"in{suffix}.weight": matrix(gates * e, d),
+                           f"in{suffix}.bias": vector(gates * e),
+                           f"recurrent{suffix}.weight": matrix(gates * e, e),
+                           f"recurrent{suffix}.bias": vector(gates * e)}
+        parameters |= {"out.weight": matrix(d, 2 * e if both else e), "out.bias": vector(d)}
+        return parameters, {} if both else {name: (e,) for name in states}
     return tensors
 
 
-def lstm(_, p, x, s):
-    h, c, outputs = s["h"], s["c"], []
-    driven = linear(x, p["in.weight"]) + p["in.bias"]
-    for t in range(x.shape[1]):
-        total = driven[:, t] + linear(h, p["recurrent.weight"]) + p["recurrent.bias"]
-        i, f, g, o = total.chunk(4, -1)
-        c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
-        h = torch.sigmoid(o) * torch.tanh(c)
-        outputs.append(h)
-    return linear(torch.stack(outputs, 1), p["out.weight"]) + p["out.bias"], {"h": h, "c": c}
+def lstm_cell(driven, recurrent, s):
+    i, f, g, o = (driven + recurrent).chunk(4, -1)
+    c = torch.sigmoid(f) * s["c"] + torch.sigmoid(i) * torch.tanh(g)
+    return {"h": torch.sigmoid(o) * torch.tanh(c), "c": c}
 
 
-def gru(_, p, x, s):
-    h, outputs = s["h"], []
-    driven = linear(x, p["in.weight"]) + p["in.bias"]
-    for t in range(x.shape[1]):
-        xr, xz, xn = driven[:, t].chunk(3, -1)
-        hr, hz, hn = (linear(h, p["recurrent.weight"]) + p["recurrent.bias"]).chunk(3, -1)
-        z = torch.sigmoid(xz + hz)
-        h = (1 - z) * torch.tanh(xn + torch.sigmoid(xr + hr) * hn) + z * h
-        outputs.append(h)
-    return linear(torch.stack(outputs, 1), p["out.weight"]) + p["out.bias"], {"h": h}
+def gru_cell(driven, recurrent, s):
+    xr, xz, xn = driven.chunk(3, -1)
+    hr, hz, hn = recurrent.chunk(3, -1)
+    z = torch.sigmoid(xz + hz)
+    return {"h": (1 - z) * torch.tanh(xn + torch.sigmoid(xr + hr) * hn) + z * s["h"]}
+
+
+def gated_layer(cell, states):
+    def direction(p, suffix, x, s):
+        driven = linear(x, p[f"in{suffix}.weight"]) + p[f"in{suffix}.bias"]
+        outputs = []
+        for t in range(x.shape[1]):
+            recurrent = linear(s["h"], p[f"recurrent{suffix}.weight"]) + p[f"recurrent{suffix}.bias"]
+            s = cell(driven[:, t], recurrent, s)
+            outputs.append(s["h"])
+        return torch.stack(outputs, 1), s
+
+    def layer(c, p, x, s):
+        if not c.get("bidirectional", False):
+            h, s = direction(p, "", x, s)
+            return linear(h, p["out.weight"]) + p["out.bias"], s
+        zeros = {name: x.new_zeros(x.shape[0], c["hidden_dim"]) for name in states}
+        forward, _ = direction(p, "", x, zeros)
+        backward, _ = direction(p, "_reverse", x.flip(1), zeros)
+        h = torch.cat([forward, backward.flip(1)], -1)
+        return linear(h, p["out.weight"]) + p["out.bias"], {}
+    return layer
 
 
 DEFINITIONS = {
     "selective_scan": Definition(selective_scan_tensors, selective_scan),
     "diagonal_state_space": Definition(diagonal_state_space_tensors, diagonal_state_space),
-    "lstm": Definition(gated_tensors(4, ("h", "c")), lstm),
-    "gru": Definition(gated_tensors(3, ("h",)), gru),
+    "lstm": Definition(gated_tensors(4, ("h", "c")), gated_layer(lstm_cell, ("h", "c"))),
+    "gru": Definition(gated_tensors(3, ("h",)), gated_layer(gru_cell, ("h",))),
 }
