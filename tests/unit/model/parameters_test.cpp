@@ -104,6 +104,16 @@ TEST(Initialise, UniformFillsItsInterval) {
   EXPECT_GT(*high, 0.25f - 0.5f * 1e-4f);
 }
 
+TEST(Initialise, IntervalsNeedNotBeCentred) {
+  const ParamSpec spec{"a", {100'000}, {Init::Kind::kInterval, -7.0f, 0, -2.0f}, false};
+  const std::vector<float> values = start(spec, 3);
+  const auto [low, high] = std::minmax_element(values.begin(), values.end());
+  EXPECT_GE(*low, -7.0f);
+  EXPECT_LT(*low, -7.0f + 5e-4f);
+  EXPECT_LE(*high, -2.0f);
+  EXPECT_GT(*high, -2.0f - 5e-4f);
+}
+
 TEST(Initialise, LinearWeightsStartAsTorchs) {
   const std::vector<ParamSpec> table = parameter_table(config_of(small_config()));
   const ParamSpec& down = *find(table, "layers.0.mlp.down.weight");
