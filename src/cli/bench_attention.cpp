@@ -40,7 +40,7 @@ struct Options {
 struct Case {
   const mixers::MixerDef* mixer = nullptr;
   std::string form;
-  int64_t heads = 0, key_dim = 0, value_dim = 0;  ///< of the first input; of the output
+  int64_t heads = 0, key_dim = 0, value_dim = 0;  ///< of the output, the first input, the output
   runtime::OperatorBenchOptions bench;
 };
 
@@ -119,7 +119,7 @@ Result<std::vector<Case>> cases_of(const Options& options, const std::atomic<boo
       Case one;
       one.mixer = mixer;
       one.form = name;
-      one.heads = shape.inputs.front().heads;
+      one.heads = shape.out_heads;
       one.key_dim = shape.inputs.front().dim;
       one.value_dim = shape.out_dim;
       one.bench = {.pass = pass,
