@@ -95,10 +95,14 @@ Result<std::vector<Case>> cases_of(const Options& options, const std::atomic<boo
   std::vector<const mixers::MixerDef*> mixers;
   for (const std::string& name : options.mixers) {
     TARN_ASSIGN(const mixers::MixerDef* mixer, mixers::find_mixer(name, "--mixer"));
+    if (!mixers::has_operator(*mixer)) {
+      return Error{ErrorCode::kUnsupported, "the mixer has no operator to time", mixer->name};
+    }
     mixers.push_back(mixer);
   }
   if (mixers.empty()) {
-    mixers.assign(mixers::all_mixers().begin(), mixers::all_mixers().end());
+    std::ranges::copy_if(mixers::all_mixers(), std::back_inserter(mixers),
+                         [](const auto* mixer) { return mixers::has_operator(*mixer); });
   }
   std::vector<Case> cases;
   for (const mixers::MixerDef* mixer : mixers) {

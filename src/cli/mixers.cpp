@@ -38,7 +38,7 @@ Status run(Context& context) {
     json.set("summary", mixer->summary);
     json.set("recurrence", mixer->recurrence);
     json.set("state_bytes", mixer->state_formula);
-    json.set("recurrent", mixer->step != nullptr);
+    json.set("recurrent", mixer->step != nullptr || !mixers::has_operator(*mixer));
     json.set("bounded_state", mixer->bounded_state);
     json.set("growth", mixer->bounded_state ? "none" : "linear");
     json.set("forms", array_of(forms));
@@ -50,7 +50,9 @@ Status run(Context& context) {
         "{}: {}\n  recurrence   {}\n  state bytes  {} ({})\n  forms        {} ({}; cpu)\n"
         "  source       {}\n",
         mixer->name, mixer->summary, mixer->recurrence, mixer->state_formula,
-        mixer->bounded_state ? "bounded" : "grows with every token", fmt::join(forms, ", "),
+        mixer->bounded_state ? "bounded" : "grows with every token",
+        forms.empty() ? "none: a layer without an operator"
+                      : fmt::format("{}", fmt::join(forms, ", ")),
         fmt::join(dtypes_of(*mixer), ", "), mixer->source));
   }
   context.console.document(Json(std::move(array)));

@@ -15,6 +15,17 @@ std::vector<ParamSpec> layer_params(const MixerDef& def, const MixerConfig& conf
 /// The operator's state tensors, then those of convolutions and shifts; empty when not causal.
 std::vector<StateSpec> layer_states(const MixerDef& def, const MixerConfig& config);
 
+/// Values per row that a layer receives from the latest earlier layer that hands rows on, and that it
+/// hands on itself, besides its input and output; 0: none.
+struct LayerRows {
+  int64_t received = 0;
+  int64_t handed_on = 0;
+};
+LayerRows layer_rows(const MixerDef& def, const MixerConfig& config);
+
+/// Floats of scratch per row of a call: all values between the layer's input and its output.
+int64_t layer_scratch_columns(const MixerDef& def, const MixerConfig& config);
+
 /// A layer's weights, packed for the runtime.
 struct MixerWeights {
   virtual ~MixerWeights() = default;
@@ -38,7 +49,9 @@ struct LayerArgs {
   const int64_t* positions = nullptr;
   const float* x = nullptr;
   float* out = nullptr;
-  StateRefs<float> state;   ///< in/out; empty: whole sequences from the initial state
+  const float* received = nullptr;  ///< [rows, LayerRows::received]
+  float* handed_on = nullptr;  ///< [rows, LayerRows::handed_on]; may be `received`; null: unwanted
+  StateRefs<float> state;      ///< in/out; empty: whole sequences from the initial state
   Form form = Form::kAuto;  ///< kAuto: step when every length is 1 and there is state, else chunk;
                             ///< parallel when not causal
   ThreadPool* pool = nullptr;
@@ -47,7 +60,7 @@ struct LayerArgs {
 
 /// One thread's steps go a dozen sequences at a time: their states are fetched while the products
 /// that make their inputs run, and stay in the second-level cache until the operator takes them.
-/// Scratch: rows · (widths of all intermediate values) floats from the arena.
+/// Scratch: rows · layer_scratch_columns floats from the arena.
 void run_layer(const MixerDef& def, const LayerArgs& args) noexcept;
 
 }  // namespace tarn::mixers

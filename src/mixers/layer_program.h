@@ -1,6 +1,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -84,15 +85,19 @@ struct Stage {
 };
 
 /// A layer as a straight line of stages over row tensors ("values"). The last stage is a linear map
-/// to the model's width: the layer's output.
+/// to the model's width: the layer's output. Besides it a layer may hand rows on to later layers of
+/// the model, and receive what the latest layer before it handed on.
 struct LayerProgram {
   OpShape op;
   std::vector<int64_t> widths;  ///< of the values
   std::vector<Stage> stages;
   std::vector<ParamSpec> params;
   std::vector<StateSpec> states;  ///< the operator's first
+  size_t received = 0;            ///< the value that is received; 0: none
+  Slice handed_on;                ///< columns of a stage's output; of width 0: none
 
   int64_t model_dim() const { return widths[0]; }
+  int64_t received_width() const { return received != 0 ? widths[received] : 0; }
 };
 
 /// Writes a program stage by stage. Names of parameters and states are unique within a layer.
@@ -100,14 +105,22 @@ class LayerBuilder {
  public:
   /// `op` and `states` are those of the operator that the layer will contain.
   LayerBuilder(OpShape op, std::vector<StateSpec> states, int64_t model_dim);
+  /// A layer without an operator.
+  explicit LayerBuilder(int64_t model_dim) : LayerBuilder({}, {}, model_dim) {}
 
   /// The layer's input.
   Slice x() const { return {0, 0, 1, program_.widths[0]}; }
+  /// Rows of `width` values that an earlier layer hands on; at most once.
+  Slice receive(int64_t width);
+  /// Hands columns of a stage's output on to later layers; at most once.
+  void hand_on(const Slice& columns);
 
   struct LinearOptions {
     bool bias = false;
-    float bias_value = 0.0f;
-    float scale = 0.0f;  ///< bound of the uniform start; 0: 1/√(input width)
+    std::optional<Init> start = std::nullopt;  ///< none: uniform in ±1/√(input width)
+    Init bias_start = {};                      ///< zeros
+    std::string weight_name = {};              ///< instead of NAME.weight
+    std::string bias_name = {};                ///< instead of NAME.bias
   };
   /// y = W·x (+ b): parameters NAME.weight [Σ blocks, width], NAME.bias. `blocks`: the heights of the
   /// matrices that are stacked in W.

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -27,15 +28,20 @@ struct Init {
     kLogUniform,  ///< log u, u uniform in [scale, high]
     kStepSize,    ///< b with softplus(b) = Δ, log Δ uniform in [log scale, log high]
     kRamp,  ///< scale at the first of `period` columns, high at the last, a straight line between
-    kLogRamp,   ///< log of that
-    kIdentity,  ///< 1 where row and column of the last two dimensions agree, else 0
-    kInterval,  ///< uniform in [scale, high]
+    kLogRamp,     ///< log of that
+    kIdentity,    ///< 1 where row and column of the last two dimensions agree, else 0
+    kInterval,    ///< uniform in [scale, high]
+    kFormula,     ///< formula(i, arguments) is value i
+    kOrthogonal,  ///< scale · a random matrix whose rows (columns, if it is higher than wide) are
+                  ///< orthonormal
   };
   Kind kind = Kind::kConstant;
   float scale = 0.0f;
   /// kGridSinusoid: row length; kOrdinal: levels; kMixtureBias: components (model/parameters.h).
   int64_t period = 0;
   float high = 0.0f;
+  double (*formula)(int64_t index, const std::array<double, 3>& arguments) = nullptr;
+  std::array<double, 3> arguments = {};
 };
 
 /// One row of a parameter table: what training creates, the file stores and the runtime reads.
@@ -145,6 +151,9 @@ struct MixerDef {
   std::vector<StateSpec> (*state_specs)(const MixerConfig& config);
   OpShape (*op_shape)(const MixerConfig& config);
 
+  // The operator's forms. A mechanism may have no operator: its layer is all there is, its operator
+  // has no inputs and no state, all of these are null, and `flops` is 0.
+
   /// The token loop in double precision: ground truth.
   void (*recurrent)(const OpArgs<double>& args);
   void (*parallel)(const OpArgs<float>& args) noexcept;
@@ -170,6 +179,14 @@ struct MixerDef {
   /// conformance tests run them all. The first is also the benchmarks' base.
   std::vector<std::string> (*example_configs)();
 };
+
+/// Whether there is an operator, which operator benchmarks and checks could run.
+inline bool has_operator(const MixerDef& mixer) { return mixer.recurrent != nullptr; }
+
+/// Whether layers of the mechanism can be trained.
+inline bool has_gradient(const MixerDef& mixer) {
+  return mixer.backward != nullptr || !has_operator(mixer);
+}
 
 /// The form that takes whole sequences: of configs that are not causal there is only the parallel
 /// one, and they have no state.

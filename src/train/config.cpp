@@ -128,7 +128,7 @@ Status check_fit(const model::ModelConfig& model, const data::DataSpec& data,
   }
   for (size_t i = 0; i < model.layers.size(); ++i) {
     const model::LayerConfig& layer = model.layers[i];
-    if (layer.mixer->state_specs(*layer.mixer_config).empty()) {
+    if (mixers::layer_states(*layer.mixer, *layer.mixer_config).empty()) {
       return invalid_argument("layer " + std::to_string(i) + " (" + layer.mixer->name +
                                   ") is not causal: it would see the tokens it must predict",
                               where);

@@ -246,7 +246,7 @@ Result<TrainResult> Trainer::run() {
 Result<data::SequenceDataset> load_training_data(const TrainConfig& config,
                                                  const std::string& directory) {
   for (const model::LayerConfig& layer : config.model.layers) {
-    if (layer.mixer->backward == nullptr) {
+    if (!mixers::has_gradient(*layer.mixer)) {
       return Error{
           ErrorCode::kUnsupported,
           fmt::format("mixer \"{}\" cannot be trained: it has no gradient", layer.mixer->name),

@@ -61,6 +61,7 @@ std::vector<double> draw_parameter(const mixers::ParamSpec& spec, uint64_t seed)
   Philox rng{seed, xxh3_64(spec.name.data(), static_cast<int64_t>(spec.name.size())), 0};
   const double low = spec.init.scale;
   const double high = spec.init.high;
+  int64_t next = 0;
   for (double& value : values) {
     const double uniform = rng.next_open_uniform();
     switch (spec.init.kind) {
@@ -72,6 +73,9 @@ std::vector<double> draw_parameter(const mixers::ParamSpec& spec, uint64_t seed)
       case Kind::kInterval: value = low + (high - low) * uniform; break;
       case Kind::kStepSize:
         value = std::log(std::expm1(low * std::pow(high / low, uniform)));
+        break;
+      case Kind::kFormula:
+        value = spec.init.formula(next++, spec.init.arguments) + 0.1 * rng.next_normal();
         break;
       default: value = low + 0.3 * rng.next_normal(); break;
     }

@@ -20,13 +20,24 @@ struct LayerProblem {
   std::vector<int64_t> lengths;
   std::vector<int64_t> positions;  ///< of each sequence's first row
   std::vector<std::vector<double>> params;
-  std::vector<double> x;      ///< [rows, model_dim]
-  StateValues<double> state;  ///< empty: whole sequences from the initial state
+  std::vector<double> x;         ///< [rows, model_dim]
+  std::vector<double> received;  ///< [rows, the layer's received_width]
+  StateValues<double> state;     ///< empty: whole sequences from the initial state
 
   int64_t rows() const {
     int64_t sum = 0;
     for (const int64_t length : lengths) sum += length;
     return sum;
+  }
+  /// Takes x and what is received from rows [first, first + count) of `whole`.
+  void take_rows(const LayerProblem& whole, int64_t first, int64_t count) {
+    const auto part = [&](const std::vector<double>& values) {
+      const int64_t width = static_cast<int64_t>(values.size()) / whole.rows();
+      return std::vector<double>(values.begin() + first * width,
+                                 values.begin() + (first + count) * width);
+    };
+    x = part(whole.x);
+    received = part(whole.received);
   }
 };
 
@@ -34,12 +45,21 @@ template <class T>
 struct LayerOutcome {
   std::vector<T> y;
   StateValues<T> state;
+  std::vector<T> handed_on;
+};
+
+/// Gradients that arrive at a layer; empty: zeros.
+struct LayerArriving {
+  std::vector<float> dy;
+  StateValues<float> dfinal = {};
+  std::vector<float> dhanded_on = {};
 };
 
 struct LayerGradient {
   std::vector<float> dx;
   std::vector<std::vector<float>> dparams;
   StateValues<float> dinitial;
+  std::vector<float> dreceived;
 };
 
 template <class T>
@@ -86,7 +106,8 @@ class LayerHarness {
 
   LayerOutcome<double> reference(const LayerProblem& problem) const {
     const Rows rows(problem);
-    LayerOutcome<double> outcome{std::vector<double>(problem.x.size()), problem.state};
+    LayerOutcome<double> outcome{std::vector<double>(problem.x.size()), problem.state,
+                                 std::vector<double>(handed_on_size(problem))};
     StateTable<double, StateValues<double>> table(outcome.state);
     const auto pointers = pointers_to<const double>(problem.params);
     mixers::LayerReference call;
@@ -98,6 +119,8 @@ class LayerHarness {
     call.params = pointers;
     call.x = problem.x.data();
     call.y = outcome.y.data();
+    call.received = problem.received.data();
+    call.handed_on = outcome.handed_on.data();
     call.state = table.refs();
     mixers::layer_reference(call);
     return outcome;
@@ -108,7 +131,9 @@ class LayerHarness {
                           ThreadPool* pool = nullptr) const {
     const Rows rows(problem);
     const std::vector<float> x = converted<float>(problem.x);
-    LayerOutcome<float> outcome{std::vector<float>(x.size(), NAN), converted<float>(problem.state)};
+    const std::vector<float> received = converted<float>(problem.received);
+    LayerOutcome<float> outcome{std::vector<float>(x.size(), NAN), converted<float>(problem.state),
+                                std::vector<float>(handed_on_size(problem), NAN)};
     StateTable<float, StateValues<float>> table(outcome.state);
     std::vector<std::vector<float>> values;
     for (const auto& parameter : problem.params) values.push_back(converted<float>(parameter));
@@ -122,6 +147,8 @@ class LayerHarness {
     args.positions = problem.positions.data();
     args.x = x.data();
     args.out = outcome.y.data();
+    args.received = received.data();
+    args.handed_on = program.handed_on.width() > 0 ? outcome.handed_on.data() : nullptr;
     args.state = table.refs();
     args.form = form;
     args.pool = pool;
@@ -130,10 +157,9 @@ class LayerHarness {
     return outcome;
   }
 
-  /// The training's layer and its gradient of Σ y·dy + Σ final·dfinal (`dfinal` empty: zeros).
-  LayerGradient gradient(const LayerProblem& problem, const std::vector<float>& dy,
-                         const StateValues<float>& dfinal, ThreadPool* pool = nullptr,
-                         LayerOutcome<float>* outcome = nullptr) const {
+  /// The training's layer and its gradient of Σ y·dy + Σ final·dfinal + Σ handed_on·dhanded_on.
+  LayerGradient gradient(const LayerProblem& problem, const LayerArriving& arriving,
+                         ThreadPool* pool = nullptr, LayerOutcome<float>* outcome = nullptr) const {
     const Rows rows(problem);
     const std::vector<float> x = converted<float>(problem.x);
     std::vector<std::vector<float>> values;
@@ -145,6 +171,8 @@ class LayerHarness {
     const auto pointers = pointers_to<const float>(values);
     const auto gradients = pointers_to<float>(result.dparams);
     std::vector<float> y(x.size(), NAN);
+    const std::vector<float> received = converted<float>(problem.received);
+    std::vector<float> handed_on(handed_on_size(problem), NAN);
     std::vector<float> kept(
         static_cast<size_t>(problem.rows() * mixers::layer_kept_columns(program)), NAN);
     StateValues<float> state = converted<float>(problem.state);
@@ -160,11 +188,13 @@ class LayerHarness {
     call.x = x.data();
     call.y = y.data();
     call.kept = kept.data();
+    call.received = received.data();
+    call.handed_on = program.handed_on.width() > 0 ? handed_on.data() : nullptr;
     call.state = final_table.refs();
     call.pool = pool;
     call.arena = &arena;
     mixers::layer_forward(call);
-    if (outcome != nullptr) *outcome = {y, state};
+    if (outcome != nullptr) *outcome = {y, state, handed_on};
 
     StateValues<float> initial = converted<float>(problem.state);
     for (size_t j = 0; j < initial.size(); ++j) {
@@ -175,12 +205,15 @@ class LayerHarness {
       for (auto& sequence : tensor) std::fill(sequence.begin(), sequence.end(), NAN);
     }
     StateTable<float, StateValues<float>> initial_table(initial);
-    StateTable<const float, const StateValues<float>> dfinal_table(dfinal);
+    StateTable<const float, const StateValues<float>> dfinal_table(arriving.dfinal);
     StateTable<float, StateValues<float>> dinitial_table(result.dinitial);
     call.state = initial_table.refs();
     result.dx.assign(x.size(), NAN);
     mixers::LayerGradients wanted;
-    wanted.dy = dy.data();
+    wanted.dy = arriving.dy.data();
+    wanted.dhanded_on = arriving.dhanded_on.empty() ? nullptr : arriving.dhanded_on.data();
+    result.dreceived.assign(received.size(), NAN);
+    wanted.dreceived = result.dreceived.data();
     wanted.dx = result.dx.data();
     wanted.dparams = gradients;
     wanted.dfinal = dfinal_table.refs();
@@ -190,6 +223,10 @@ class LayerHarness {
   }
 
  private:
+  size_t handed_on_size(const LayerProblem& problem) const {
+    return static_cast<size_t>(problem.rows() * program.handed_on.width());
+  }
+
   struct Rows {
     explicit Rows(const LayerProblem& problem) : lengths(problem.lengths) {
       for (const int64_t length : lengths) {

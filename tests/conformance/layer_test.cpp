@@ -55,6 +55,8 @@ class Layer : public testing::TestWithParam<Case> {
     problem.x.resize(static_cast<size_t>(problem.rows() * kModelDim));
     Philox rng{seed, 0, 0};
     for (double& value : problem.x) value = rng.next_normal();
+    problem.received.resize(static_cast<size_t>(problem.rows() * harness.program.received_width()));
+    for (double& value : problem.received) value = static_cast<float>(rng.next_normal());
     if (!with_state) return problem;
     if (prefixes.empty()) prefixes.assign(problem.lengths.size(), 0);
     for (const mixers::StateSpec& spec : harness.states) {
@@ -83,6 +85,8 @@ class Layer : public testing::TestWithParam<Case> {
   void expect_close(const LayerOutcome<float>& got, const LayerOutcome<double>& want,
                     int64_t tokens, const std::string& what) const {
     EXPECT_LE(relative_error(got.y, want.y), tolerance(tokens)) << what;
+    ASSERT_EQ(got.handed_on.size(), want.handed_on.size()) << what;
+    EXPECT_LE(relative_error(got.handed_on, want.handed_on), tolerance(tokens)) << what;
     for (size_t j = 0; j < want.state.size(); ++j) {
       EXPECT_LE(
           relative_error(StateValues<float>{got.state[j]}, StateValues<double>{want.state[j]}),
@@ -100,7 +104,7 @@ TEST_P(Layer, FormsAgreeWithTheReference) {
     expect_close(harness.run(problem, Form::kAuto), want, 70, "auto");
     expect_close(harness.run(problem, Form::kParallel), want, 70, "parallel");
     LayerOutcome<float> trained;
-    harness.gradient(problem, std::vector<float>(problem.x.size(), 0.0f), {}, nullptr, &trained);
+    harness.gradient(problem, {std::vector<float>(problem.x.size(), 0.0f)}, nullptr, &trained);
     expect_close(trained, want, 70, "training");
   }
 }
@@ -117,10 +121,10 @@ TEST_P(Layer, PiecesAndStepsContinueFromTheState) {
     for (const int64_t length : pieces) {
       piece.lengths = {length};
       piece.positions = {whole.positions[0] + done};
-      piece.x.assign(whole.x.begin() + done * kModelDim,
-                     whole.x.begin() + (done + length) * kModelDim);
+      piece.take_rows(whole, done, length);
       const LayerOutcome<float> part = harness.run(piece, Form::kAuto);
       joined.y.insert(joined.y.end(), part.y.begin(), part.y.end());
+      joined.handed_on.insert(joined.handed_on.end(), part.handed_on.begin(), part.handed_on.end());
       joined.state = part.state;
       for (size_t j = 0; j < part.state.size(); ++j) {
         piece.state[j][0].assign(part.state[j][0].begin(), part.state[j][0].end());
@@ -135,13 +139,14 @@ TEST_P(Layer, ThreadsAndBatchMatesChangeNoBit) {
   const std::vector<int64_t> lengths = {90, 0, 1, 33};
   const LayerProblem together = problem_of(lengths, 3, harness.causal());
   const LayerOutcome<float> serial = harness.run(together, Form::kAuto);
-  const std::vector<float> dy(together.x.size(), 0.25f);
-  const LayerGradient gradient = harness.gradient(together, dy, {});
+  const LayerArriving arriving{std::vector<float>(together.x.size(), 0.25f)};
+  const LayerGradient gradient = harness.gradient(together, arriving);
   for (const int threads : {2, 3}) {
     ThreadPool pool(threads);
     EXPECT_TRUE(same_bits(harness.run(together, Form::kAuto, &pool).y, serial.y)) << threads;
-    const LayerGradient shared = harness.gradient(together, dy, {}, &pool);
+    const LayerGradient shared = harness.gradient(together, arriving, &pool);
     EXPECT_TRUE(same_bits(shared.dx, gradient.dx)) << threads;
+    EXPECT_TRUE(same_bits(shared.dreceived, gradient.dreceived)) << threads;
     for (size_t p = 0; p < shared.dparams.size(); ++p) {
       EXPECT_TRUE(same_bits(shared.dparams[p], gradient.dparams[p])) << harness.params[p].name;
     }
@@ -151,8 +156,7 @@ TEST_P(Layer, ThreadsAndBatchMatesChangeNoBit) {
     LayerProblem alone = together;
     alone.lengths = {lengths[i]};
     alone.positions = {0};
-    alone.x.assign(together.x.begin() + row * kModelDim,
-                   together.x.begin() + (row + lengths[i]) * kModelDim);
+    alone.take_rows(together, row, lengths[i]);
     for (auto& tensor : alone.state) tensor = {tensor[i]};
     // A lone token takes the step form by itself; asked for chunks, it must give the batch's bits.
     const LayerOutcome<float> single = harness.run(alone, Form::kChunk);
@@ -174,12 +178,15 @@ TEST_P(Layer, StepsOfABatchHaveTheBitsOfSingleSteps) {
     LayerProblem alone = batch;
     alone.lengths = {1};
     alone.positions = {prefixes[i]};
-    const auto first = batch.x.begin() + static_cast<int64_t>(i) * kModelDim;
-    alone.x.assign(first, first + kModelDim);
+    alone.take_rows(batch, static_cast<int64_t>(i), 1);
     for (auto& tensor : alone.state) tensor = {tensor[i]};
     const LayerOutcome<float> single = harness.run(alone, Form::kAuto);
     EXPECT_TRUE(std::equal(single.y.begin(), single.y.end(),
                            together.y.begin() + static_cast<int64_t>(i) * kModelDim))
+        << "sequence " << i;
+    EXPECT_TRUE(
+        std::equal(single.handed_on.begin(), single.handed_on.end(),
+                   together.handed_on.begin() + static_cast<int64_t>(i * single.handed_on.size())))
         << "sequence " << i;
     for (size_t j = 0; j < single.state.size(); ++j) {
       EXPECT_TRUE(same_bits(single.state[j][0], together.state[j][i])) << harness.states[j].name;
@@ -187,17 +194,20 @@ TEST_P(Layer, StepsOfABatchHaveTheBitsOfSingleSteps) {
   }
 }
 
-/// Σ y·dy + Σ final·dfinal by the reference.
-double loss(const LayerHarness& harness, const LayerProblem& problem, const std::vector<float>& dy,
-            const StateValues<float>& dfinal) {
+/// Σ y·dy + Σ final·dfinal + Σ handed_on·dhanded_on by the reference.
+double loss(const LayerHarness& harness, const LayerProblem& problem,
+            const LayerArriving& arriving) {
+  const StateValues<float>& dfinal = arriving.dfinal;
   const LayerOutcome<double> outcome = harness.reference(problem);
   double sum = 0.0;
-  for (size_t c = 0; c < dy.size(); ++c) sum += outcome.y[c] * static_cast<double>(dy[c]);
+  const auto add = [&sum](const std::vector<double>& values, const std::vector<float>& weights) {
+    for (size_t c = 0; c < weights.size(); ++c) sum += values[c] * static_cast<double>(weights[c]);
+  };
+  add(outcome.y, arriving.dy);
+  add(outcome.handed_on, arriving.dhanded_on);
   for (size_t j = 0; j < dfinal.size(); ++j) {
     for (size_t i = 0; i < dfinal[j].size(); ++i) {
-      for (size_t e = 0; e < dfinal[j][i].size(); ++e) {
-        sum += outcome.state[j][i][e] * static_cast<double>(dfinal[j][i][e]);
-      }
+      add(outcome.state[j][i], dfinal[j][i]);
     }
   }
   return sum;
@@ -207,9 +217,9 @@ double loss(const LayerHarness& harness, const LayerProblem& problem, const std:
 /// every direction.
 template <class Change>
 void expect_directions(const LayerHarness& harness, const LayerProblem& problem,
-                       const std::vector<float>& dy, const StateValues<float>& dfinal,
-                       const std::vector<float>& gradient, int64_t used, double tolerance,
-                       const std::string& what, const Change& values_of) {
+                       const LayerArriving& arriving, const std::vector<float>& gradient,
+                       int64_t used, double tolerance, const std::string& what,
+                       const Change& values_of) {
   double norm = 0.0;
   for (int64_t e = 0; e < used; ++e) norm += std::pow(gradient[static_cast<size_t>(e)], 2);
   norm = std::sqrt(norm);
@@ -227,7 +237,7 @@ void expect_directions(const LayerHarness& harness, const LayerProblem& problem,
       predicted += direction * static_cast<double>(gradient[index]);
     }
     const double measured =
-        (loss(harness, above, dy, dfinal) - loss(harness, below, dy, dfinal)) / (2.0 * kStep);
+        (loss(harness, above, arriving) - loss(harness, below, arriving)) / (2.0 * kStep);
     EXPECT_NEAR(predicted, measured, tolerance * norm + 1e-7) << what << ", trial " << trial;
   }
 }
@@ -238,22 +248,27 @@ TEST_P(Layer, GradientMatchesDirectionalDerivatives) {
   const LayerProblem problem =
       causal ? problem_of({19, 2, 40}, 5, true, prefixes) : problem_of({19, 2, 40}, 5, false);
   Philox rng{9, 0, 0};
-  std::vector<float> dy(problem.x.size());
-  for (float& value : dy) value = rng.next_normal();
-  StateValues<float> dfinal;
+  LayerArriving arriving{std::vector<float>(problem.x.size())};
+  for (float& value : arriving.dy) value = rng.next_normal();
+  arriving.dhanded_on.resize(
+      static_cast<size_t>(problem.rows() * harness.program.handed_on.width()));
+  for (float& value : arriving.dhanded_on) value = rng.next_normal();
   for (const auto& tensor : problem.state) {
-    auto& values = dfinal.emplace_back();
+    auto& values = arriving.dfinal.emplace_back();
     for (const auto& sequence : tensor) {
       values.emplace_back(sequence.size());
       for (float& value : values.back()) value = 0.1f * rng.next_normal();
     }
   }
-  const LayerGradient got = harness.gradient(problem, dy, dfinal);
+  const LayerGradient got = harness.gradient(problem, arriving);
   const double limit = 4.0 * tolerance(61);
-  expect_directions(harness, problem, dy, dfinal, got.dx, static_cast<int64_t>(got.dx.size()),
-                    limit, "x", [](LayerProblem& p) -> std::vector<double>& { return p.x; });
+  expect_directions(harness, problem, arriving, got.dx, static_cast<int64_t>(got.dx.size()), limit,
+                    "x", [](LayerProblem& p) -> std::vector<double>& { return p.x; });
+  expect_directions(harness, problem, arriving, got.dreceived,
+                    static_cast<int64_t>(got.dreceived.size()), limit, "received",
+                    [](LayerProblem& p) -> std::vector<double>& { return p.received; });
   for (size_t p = 0; p < got.dparams.size(); ++p) {
-    expect_directions(harness, problem, dy, dfinal, got.dparams[p],
+    expect_directions(harness, problem, arriving, got.dparams[p],
                       static_cast<int64_t>(got.dparams[p].size()), limit, harness.params[p].name,
                       [p](LayerProblem& q) -> std::vector<double>& { return q.params[p]; });
   }
@@ -261,11 +276,41 @@ TEST_P(Layer, GradientMatchesDirectionalDerivatives) {
     for (size_t i = 0; i < problem.state[j].size(); ++i) {
       const mixers::StateSpec& spec = harness.states[j];
       const int64_t used = LayerHarness::elements(spec.shape) * (spec.per_token ? prefixes[i] : 1);
-      expect_directions(harness, problem, dy, dfinal, got.dinitial[j][i], used, limit,
+      expect_directions(harness, problem, arriving, got.dinitial[j][i], used, limit,
                         "initial state " + spec.name,
                         [i, j](LayerProblem& q) -> std::vector<double>& { return q.state[j][i]; });
     }
   }
+}
+
+TEST_P(Layer, WrongConfigsAreRefusedWithTheKey) {
+  auto json = parse_json(GetParam().config, "config");
+  ASSERT_TRUE(json.ok());
+  json->set("no_such_key", 1);
+  const auto parsed = harness.mixer.parse_config(*json, 16, "layers[0].mixer");
+  ASSERT_FALSE(parsed.ok());
+  EXPECT_NE(parsed.error().to_string().find("no_such_key"), std::string::npos)
+      << parsed.error().to_string();
+}
+
+/// All forms and states of an operator are there, or it is not there at all.
+TEST_P(Layer, FormsAreThoseOfAnOperatorOrNone) {
+  const mixers::MixerDef& mixer = harness.mixer;
+  const mixers::OpShape shape = mixer.op_shape(*harness.config);
+  const bool exists = mixers::has_operator(mixer);
+  EXPECT_EQ(!shape.inputs.empty(), exists);
+  EXPECT_EQ(shape.out_heads * shape.out_dim > 0, exists);
+  EXPECT_EQ(mixer.flops(*harness.config, mixers::OpPass::kForward, 3) > 0.0, exists);
+  const auto& stages = harness.program.stages;
+  EXPECT_EQ(std::any_of(stages.begin(), stages.end(),
+                        [](const mixers::Stage& stage) {
+                          return stage.kind == mixers::Stage::Kind::kOperator;
+                        }),
+            exists);
+  if (exists) return;
+  EXPECT_TRUE(mixer.state_specs(*harness.config).empty());
+  EXPECT_TRUE(mixer.parallel == nullptr && mixer.chunk == nullptr && mixer.step == nullptr &&
+              mixer.backward == nullptr && mixer.chunk_bf16 == nullptr);
 }
 
 INSTANTIATE_TEST_SUITE_P(Mixers, Layer, testing::ValuesIn(all_cases()),

@@ -167,9 +167,10 @@ struct LayerCall {
 };
 
 struct LayerFunction : torch::autograd::Function<LayerFunction> {
-  /// No `residual`: it is x itself.
-  static at::Tensor forward(AutogradContext* context, const at::Tensor& x,
-                            const std::optional<at::Tensor>& residual, const LayerCall& call) {
+  /// No `residual`: it is x itself. Returns y, and what is handed on if the layer does that.
+  static variable_list forward(AutogradContext* context, const at::Tensor& x,
+                               const std::optional<at::Tensor>& residual,
+                               const std::optional<at::Tensor>& received, const LayerCall& call) {
     const DenseSequences sequences(x);
     at::Tensor y = at::empty(x.sizes(), x.options());
     const at::Tensor values =
@@ -177,11 +178,21 @@ struct LayerFunction : torch::autograd::Function<LayerFunction> {
     LayerTraining training = call.training(sequences, x, values);
     training.residual = (residual ? *residual : x).const_data_ptr<float>();
     training.y = y.mutable_data_ptr<float>();
+    variable_list kept = {x, values};
+    variable_list results = {y};
+    if (received) {
+      kept.push_back(*received);
+      training.received = received->const_data_ptr<float>();
+    }
+    if (const int64_t width = call.program->handed_on.width(); width > 0) {
+      results.push_back(at::empty({x.size(0), x.size(1), width}, x.options()));
+      training.handed_on = results[1].mutable_data_ptr<float>();
+    }
     layer_forward(training);
-    context->save_for_backward({x, values});
+    context->save_for_backward(kept);
     context->saved_data["separate"] = residual.has_value();
     keep(context, call);
-    return y;
+    return results;
   }
 
   static variable_list backward(AutogradContext* context, variable_list gradients) {
@@ -197,8 +208,20 @@ struct LayerFunction : torch::autograd::Function<LayerFunction> {
     wanted.dx = dx.mutable_data_ptr<float>();
     wanted.residual_is_x = !separate;
     wanted.dparams = call.dparams;
-    layer_backward(call.training(sequences, kept[0], kept[1]), wanted);
-    return {dx, separate ? dy : at::Tensor(), at::Tensor()};
+    LayerTraining training = call.training(sequences, kept[0], kept[1]);
+    at::Tensor dreceived;
+    if (kept.size() > 2) {
+      training.received = kept[2].const_data_ptr<float>();
+      dreceived = at::empty(kept[2].sizes(), kept[2].options());
+      wanted.dreceived = dreceived.mutable_data_ptr<float>();
+    }
+    at::Tensor dhanded_on;
+    if (gradients.size() > 1 && gradients[1].defined()) {
+      dhanded_on = gradients[1].contiguous();
+      wanted.dhanded_on = dhanded_on.const_data_ptr<float>();
+    }
+    layer_backward(training, wanted);
+    return {dx, separate ? dy : at::Tensor(), dreceived, at::Tensor()};
   }
 };
 
@@ -232,8 +255,8 @@ at::Tensor torch_operator(const MixerDef& def, std::shared_ptr<const MixerConfig
                                  call);
 }
 
-at::Tensor torch_layer(const MixerDef& def, const TorchLayerArgs& args) {
-  TORCH_CHECK(def.backward != nullptr, def.name, " has no gradient");
+TorchLayerResult torch_layer(const MixerDef& def, const TorchLayerArgs& args) {
+  TORCH_CHECK(has_gradient(def), def.name, " has no gradient");
   LayerCall call;
   call.def = &def;
   call.config = args.config;
@@ -246,12 +269,18 @@ at::Tensor torch_layer(const MixerDef& def, const TorchLayerArgs& args) {
   call.precision = args.precision;
   call.pool = args.pool;
   call.times = args.times;
-  const bool separate = !args.residual.is_same(args.x);
-  return LayerFunction::apply(args.x, separate ? std::optional(args.residual) : std::nullopt, call);
+  const auto optional = [](const at::Tensor& tensor, bool given) {
+    return given ? std::optional(tensor) : std::nullopt;
+  };
+  const variable_list results =
+      LayerFunction::apply(args.x, optional(args.residual, !args.residual.is_same(args.x)),
+                           optional(args.received, call.program->received != 0), call);
+  return {results[0], results.size() > 1 ? results[1] : at::Tensor()};
 }
 
 TORCH_LIBRARY_FRAGMENT(tarn, library) {
   for (const MixerDef* def : all_mixers()) {
+    if (!has_operator(*def)) continue;
     const std::string schema =
         "chunk_" + std::string(def->name) +
         "(Tensor inputs, Tensor[] parameters, str config, int model_dim) -> Tensor";

@@ -19,6 +19,7 @@ void find_readers(LayerProgram& program) {
   for (const Stage& stage : program.stages) {
     for (const Slice& input : stage.inputs) readers.push_back(&input);
   }
+  if (program.handed_on.width() > 0) readers.push_back(&program.handed_on);
   for (Stage& stage : program.stages) {
     for (const Slice& input : stage.inputs) {
       stage.shared.push_back(std::any_of(readers.begin(), readers.end(), [&](const Slice* other) {
@@ -53,26 +54,41 @@ Slice LayerBuilder::add(Stage stage, int64_t heads, int64_t dim) {
   return program_.stages.back().out;
 }
 
+Slice LayerBuilder::receive(int64_t width) {
+  TARN_CHECK(program_.received == 0 && width > 0);
+  program_.received = program_.widths.size();
+  program_.widths.push_back(width);
+  return {program_.received, 0, 1, width};
+}
+
+void LayerBuilder::hand_on(const Slice& columns) {
+  TARN_CHECK(program_.handed_on.width() == 0 && columns.width() > 0);
+  TARN_CHECK(columns.value != 0 && columns.value != program_.received);
+  program_.handed_on = columns;
+}
+
 Slice LayerBuilder::linear(const std::string& name, const Slice& input, std::vector<int64_t> blocks,
                            const LinearOptions& options) {
   int64_t height = 0;
   for (const int64_t block : blocks) height += block;
-  const float bound =
-      options.scale > 0.0f ? options.scale : 1.0f / std::sqrt(static_cast<float>(input.width()));
+  const Init uniform{Init::Kind::kUniform, 1.0f / std::sqrt(static_cast<float>(input.width()))};
   Stage stage;
   stage.kind = Stage::Kind::kLinear;
   stage.inputs = {input};
   stage.first_param = program_.params.size();
   stage.param_count = options.bias ? 2 : 1;
   if (blocks.size() == 1) blocks.clear();
-  program_.params.push_back({name + ".weight",
+  const auto named = [&](const std::string& own, const char* part) {
+    return own.empty() ? name + part : own;
+  };
+  program_.params.push_back({named(options.weight_name, ".weight"),
                              {height, input.width()},
-                             {Init::Kind::kUniform, bound},
+                             options.start.value_or(uniform),
                              true,
                              std::move(blocks)});
   if (options.bias) {
     program_.params.push_back(
-        {name + ".bias", {height}, {Init::Kind::kConstant, options.bias_value}, false});
+        {named(options.bias_name, ".bias"), {height}, options.bias_start, false});
   }
   return add(std::move(stage), 1, height);
 }

@@ -30,10 +30,12 @@ void layer_reference(const LayerReference& call) {
   const int64_t rows = packed_rows(call.sequences);
   std::vector<std::vector<double>> values(program.widths.size());
   for (size_t v = 1; v < values.size(); ++v) {
-    values[v].resize(static_cast<size_t>(rows * program.widths[v]));
+    if (v != program.received) values[v].resize(static_cast<size_t>(rows * program.widths[v]));
   }
   const auto read = [&](const Slice& slice) -> Heads<const double> {
-    const double* data = slice.value == 0 ? call.x : values[slice.value].data();
+    const double* data = slice.value == 0                  ? call.x
+                         : slice.value == program.received ? call.received
+                                                           : values[slice.value].data();
     return {data + slice.column, program.widths[slice.value], slice.dim};
   };
   Arena arena;
@@ -70,6 +72,11 @@ void layer_reference(const LayerReference& call) {
     }
   }
   std::copy(values.back().begin(), values.back().end(), call.y);
+  if (call.handed_on == nullptr) return;
+  const int64_t width = program.handed_on.width();
+  for (int64_t row = 0; row < rows; ++row) {
+    std::copy_n(read(program.handed_on).at(row, 0), width, call.handed_on + row * width);
+  }
 }
 
 }  // namespace tarn::mixers

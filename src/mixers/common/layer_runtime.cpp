@@ -23,7 +23,6 @@ struct LayerWeights final : MixerWeights {
   Arena arena;                         ///< of `prepared`
   const void* prepared = nullptr;      ///< OpArgs::prepared
   int64_t first_state_bytes = 0;       ///< of a sequence; 0: it grows, or there is none
-  int64_t value_columns = 0;           ///< of all values but the input and the output
   int64_t size_bytes() const override {
     int64_t bytes = 0;
     for (const PackedMatrix& matrix : linear) bytes += matrix.size_bytes();
@@ -37,30 +36,33 @@ bool all_single(const kernels::Sequences& sequences) {
                      [](int64_t length) { return length == 1; });
 }
 
+Form choose_form(const LayerWeights& weights, const LayerArgs& args) {
+  if (weights.program.states.empty()) return Form::kParallel;
+  if (args.form != Form::kAuto) return args.form;
+  return args.state && all_single(args.sequences) ? Form::kStep : Form::kChunk;
+}
+
 using FormFunction = void (*)(const OpArgs<float>&) noexcept;
 
-FormFunction choose_form(const MixerDef& def, const LayerWeights& weights, const LayerArgs& args) {
-  if (weights.program.states.empty()) return def.parallel;
-  switch (args.form) {
-    case Form::kParallel: return def.parallel != nullptr ? def.parallel : def.chunk;
-    case Form::kChunk: return def.chunk;
-    case Form::kStep: return def.step;
-    case Form::kAuto: break;
-  }
-  if (args.state && all_single(args.sequences)) return def.step;
-  return def.chunk;
+/// Null where there is no operator.
+FormFunction function_of(const MixerDef& def, Form form) {
+  if (form == Form::kStep) return def.step;
+  return form == Form::kParallel && def.parallel != nullptr ? def.parallel : def.chunk;
 }
 
 /// One pass over the stages for some of the sequences, whose rows follow one another.
 struct Pass {
   const LayerWeights& weights;
-  const LayerArgs& args;  ///< x and out as of row 0 of the pass
+  const LayerArgs& args;  ///< x, out, received and handed_on as of row 0 of the pass
   FormFunction form;
   int64_t rows;
-  float* const* values;  ///< per value, dense; [0] unused
+  float* const* values;  ///< per value, dense; unused: [0] and what is received
   kernels::Upcoming upcoming;
 
-  const float* value(size_t index) const { return index == 0 ? args.x : values[index]; }
+  const float* value(size_t index) const {
+    if (index == 0) return args.x;
+    return index == weights.program.received ? args.received : values[index];
+  }
   Heads<const float> slice(const Slice& slice) const {
     return {value(slice.value) + slice.column, weights.program.widths[slice.value], slice.dim};
   }
@@ -123,6 +125,15 @@ struct Pass {
         case Stage::Kind::kOther: other(stage); break;
       }
     }
+    if (args.handed_on != nullptr) hand_on(weights.program.handed_on);
+  }
+
+  void hand_on(const Slice& columns) const {
+    const Heads<const float> from = slice(columns);
+    const int64_t width = columns.width();
+    for (int64_t row = 0; row < rows; ++row) {
+      std::copy_n(from.at(row, 0), width, args.handed_on + row * width);
+    }
   }
 };
 
@@ -133,8 +144,20 @@ std::vector<ParamSpec> layer_params(const MixerDef& def, const MixerConfig& conf
 }
 
 std::vector<StateSpec> layer_states(const MixerDef& def, const MixerConfig& config) {
-  if (def.state_specs(config).empty()) return {};
+  if (has_operator(def) && def.state_specs(config).empty()) return {};
   return def.layer(config).states;
+}
+
+LayerRows layer_rows(const MixerDef& def, const MixerConfig& config) {
+  const LayerProgram program = def.layer(config);
+  return {program.received_width(), program.handed_on.width()};
+}
+
+int64_t layer_scratch_columns(const MixerDef& def, const MixerConfig& config) {
+  const LayerProgram program = def.layer(config);
+  int64_t columns = -program.received_width();
+  for (size_t v = 1; v + 1 < program.widths.size(); ++v) columns += program.widths[v];
+  return columns;
 }
 
 std::unique_ptr<MixerWeights> prepare_layer(const MixerDef& def, const MixerConfig& config,
@@ -144,7 +167,7 @@ std::unique_ptr<MixerWeights> prepare_layer(const MixerDef& def, const MixerConf
   weights->program = def.layer(config);
   LayerProgram& program = weights->program;
   TARN_CHECK(params.size() == program.params.size() && program.states.size() <= kMaxLayerStates);
-  if (def.state_specs(config).empty()) program.states.clear();
+  if (has_operator(def) && def.state_specs(config).empty()) program.states.clear();
   if (!program.states.empty() && !program.states[0].per_token) {
     weights->first_state_bytes = static_cast<int64_t>(sizeof(float));
     for (const int64_t size : program.states[0].shape) weights->first_state_bytes *= size;
@@ -152,7 +175,6 @@ std::unique_ptr<MixerWeights> prepare_layer(const MixerDef& def, const MixerConf
   weights->values.resize(params.size());
   for (const Stage& stage : program.stages) {
     TARN_CHECK(stage.inputs.size() <= kMaxStageInputs);
-    if (&stage != &program.stages.back()) weights->value_columns += stage.out.width();
     if (stage.kind == Stage::Kind::kLinear) {
       const float* bias = stage.param_count == 2 ? params[stage.first_param + 1] : nullptr;
       weights->linear.push_back(PackedMatrix::pack(
@@ -185,12 +207,14 @@ void run_layer(const MixerDef& def, const LayerArgs& args) noexcept {
   const size_t count = program.widths.size();
   float** values = args.arena->alloc<float*>(static_cast<int64_t>(count));
   const size_t last = program.stages.back().inputs[0].value;
-  const FormFunction form = choose_form(def, weights, args);
+  const Form chosen = choose_form(weights, args);
+  const FormFunction form = function_of(def, chosen);
   const bool stepping =
-      form == def.step && args.state && args.pool == nullptr && rows == args.sequences.count;
+      chosen == Form::kStep && args.state && args.pool == nullptr && rows == args.sequences.count;
   const int64_t blocks = stepping ? (rows + kStepRows - 1) / kStepRows : 1;
   const int64_t block_rows = stepping ? std::min(rows, kStepRows) : rows;
   for (size_t v = 1; v + 1 < count; ++v) {
+    if (v == program.received) continue;
     values[v] = args.arena->alloc<float>((v == last ? rows : block_rows) * program.widths[v]);
   }
   float* const joined = values[last];
@@ -208,6 +232,10 @@ void run_layer(const MixerDef& def, const LayerArgs& args) noexcept {
       part.state = {{state.data(), tensors}};
       upcoming = {state[0], count_rows, weights.first_state_bytes};
       part.x = args.x + first * program.model_dim();
+      if (program.received != 0) part.received = args.received + first * program.received_width();
+      if (args.handed_on != nullptr) {
+        part.handed_on = args.handed_on + first * program.handed_on.width();
+      }
       if (last != 0) values[last] = joined + first * program.widths[last];
     }
     Pass{weights, part, form, count_rows, values, upcoming}.run();

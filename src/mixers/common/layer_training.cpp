@@ -19,6 +19,10 @@ class Values {
     data_.push_back(const_cast<float*>(call.x));  // only read, as an input
     float* next = call.kept;
     for (size_t v = 1; v + 1 < program_.widths.size(); ++v) {
+      if (v == program_.received) {
+        data_.push_back(const_cast<float*>(call.received));  // only read, too
+        continue;
+      }
       data_.push_back(next);
       next += rows * program_.widths[v];
     }
@@ -130,21 +134,26 @@ class GradientValues {
     } else {
       std::fill_n(gradients.dx, rows * program_.widths[0], 0.0f);
     }
-    for (size_t v = 1; v + 1 < count; ++v)
-      data_[v] = arena_.alloc<float>(rows * program_.widths[v]);
+    for (size_t v = 1; v + 1 < count; ++v) {
+      const int64_t size = rows * program_.widths[v];
+      data_[v] = v == program_.received ? gradients.dreceived : arena_.alloc<float>(size);
+      if (v == program_.received) std::fill_n(data_[v], size, 0.0f);
+    }
     data_[count - 1] = const_cast<float*>(gradients.dy);  // only read, as the last stage's
     for (const Stage& stage : program_.stages) {
       for (size_t i = 0; i < stage.inputs.size(); ++i) {
         if (stage.shared[i] && stage.inputs[i].value != 0) zero(stage.inputs[i]);
       }
     }
+    start_handed_on(gradients.dhanded_on);
   }
 
   Heads<float> operator[](const Slice& slice) const {
     return {data_[slice.value] + slice.column, program_.widths[slice.value], slice.dim};
   }
   bool adds(const Stage& stage, size_t input) const {
-    return stage.shared[input] || stage.inputs[input].value == 0;
+    const size_t value = stage.inputs[input].value;
+    return stage.shared[input] || value == 0 || value == program_.received;
   }
   /// Where the stage overwrites its inputs' gradients; scratch lives as long as the caller's scope.
   Inputs<float> targets(const Stage& stage) const {
@@ -175,6 +184,20 @@ class GradientValues {
     const Heads<float> part = (*this)[slice];
     for (int64_t row = 0; row < rows_; ++row) {
       std::fill_n(part.data + row * part.row_stride, slice.width(), 0.0f);
+    }
+  }
+
+  /// What is handed on begins with the gradient that arrives there; its readers add theirs.
+  void start_handed_on(const float* arriving) {
+    const int64_t width = program_.handed_on.width();
+    if (width == 0) return;
+    if (arriving == nullptr) {
+      zero(program_.handed_on);
+      return;
+    }
+    const Heads<float> part = (*this)[program_.handed_on];
+    for (int64_t row = 0; row < rows_; ++row) {
+      std::copy_n(arriving + row * width, width, part.at(row, 0));
     }
   }
 
@@ -285,7 +308,9 @@ void other_backward(const LayerTraining& call, const LayerGradients& gradients, 
 
 int64_t layer_kept_columns(const LayerProgram& program) {
   int64_t columns = program.op.saved_per_row;
-  for (size_t v = 1; v + 1 < program.widths.size(); ++v) columns += program.widths[v];
+  for (size_t v = 1; v + 1 < program.widths.size(); ++v) {
+    if (v != program.received) columns += program.widths[v];
+  }
   return columns;
 }
 
@@ -308,6 +333,12 @@ void layer_forward(const LayerTraining& call) {
         break;
       }
     }
+  }
+  if (call.handed_on == nullptr) return;
+  const Slice& columns = call.program->handed_on;
+  for (int64_t row = 0; row < rows; ++row) {
+    std::copy_n(values[columns].at(row, 0), columns.width(),
+                call.handed_on + row * columns.width());
   }
 }
 

@@ -1,4 +1,4 @@
-// Stages that look along the sequence: the short convolution and rotary positions.
+// Stages that look along the sequence: the short convolution, the token shift and rotary positions.
 #include <algorithm>
 #include <cmath>
 #include <type_traits>
@@ -70,6 +70,96 @@ void convolution_backward(const StageGradientArgs& args) noexcept {
 constexpr StageDef kConvolution{"short_convolution", false, convolution_forward,
                                 convolution_reference, convolution_backward};
 
+/// The row before row t of sequence i; null: zeros.
+template <class T>
+const T* row_before(const StageArgs<T>& args, int64_t i, int64_t t) {
+  if (t > 0) return args.inputs[0].at(args.sequences.begin[i] + t - 1, 0);
+  return args.state ? args.state.tensors[0][i] : nullptr;
+}
+
+/// Channels [first, end) of every blend.
+template <class T>
+void shift_channels(const StageArgs<T>& args, int64_t first, int64_t end) {
+  const Slice& out = args.stage->out;
+  for (int64_t i = 0; i < args.sequences.count; ++i) {
+    const int64_t length = args.sequences.length[i];
+    for (int64_t t = 0; t < length; ++t) {
+      const int64_t row = args.sequences.begin[i] + t;
+      const T* x = args.inputs[0].at(row, 0);
+      const T* before = row_before(args, i, t);
+      for (int64_t h = 0; h < out.heads; ++h) {
+        const T* mix = args.params[0] + h * out.dim;
+        T* y = args.out.at(row, h);
+        for (int64_t c = first; c < end; ++c) {
+          y[c] = x[c] + mix[c] * ((before != nullptr ? before[c] : T(0)) - x[c]);
+        }
+      }
+    }
+    if (!args.state || length == 0) continue;
+    const T* last = args.inputs[0].at(args.sequences.begin[i] + length - 1, 0);
+    std::copy(last + first, last + end, args.state.tensors[0][i] + first);
+  }
+}
+
+template <class T>
+void shift_forward(const StageArgs<T>& args) {
+  // Channels do not depend on each other.
+  parallel_for(packed_rows(args.sequences) < kStageRows ? nullptr : args.pool, args.stage->out.dim,
+               [&args](int64_t first, int64_t end, int) { shift_channels(args, first, end); });
+}
+
+void shift_forward_f32(const StageArgs<float>& args) noexcept { shift_forward(args); }
+
+/// Adds the gradients of row t of sequence i to those of x_t, of the row before and of the mix.
+void shift_backward_row(const StageGradientArgs& args, int64_t i, int64_t t, int64_t first,
+                        int64_t end, float* dx, float* dbefore) {
+  const StageArgs<float>& forward = args.forward;
+  const Slice& out = forward.stage->out;
+  const int64_t row = forward.sequences.begin[i] + t;
+  const float* x = forward.inputs[0].at(row, 0);
+  const float* before = row_before(forward, i, t);
+  for (int64_t h = 0; h < out.heads; ++h) {
+    const float* mix = forward.params[0] + h * out.dim;
+    float* dmix = args.dparams[0] + h * out.dim;
+    const float* dy = args.dout.at(row, h);
+    for (int64_t c = first; c < end; ++c) {
+      dmix[c] += dy[c] * ((before != nullptr ? before[c] : 0.0f) - x[c]);
+      dx[c] += dy[c] * (1.0f - mix[c]);
+      if (dbefore != nullptr) dbefore[c] += dy[c] * mix[c];
+    }
+  }
+}
+
+void shift_backward(const StageGradientArgs& args) noexcept {
+  const kernels::Sequences& sequences = args.forward.sequences;
+  const int64_t width = args.forward.stage->out.dim;
+  parallel_for(args.forward.pool, width, [&](int64_t first, int64_t end, int) {
+    for (int64_t i = 0; i < sequences.count; ++i) {
+      const int64_t length = sequences.length[i];
+      // Gradient of row t, or for t < 0 of the initial state.
+      const auto dinput = [&](int64_t t) -> float* {
+        if (t >= 0) return args.dinputs[0].at(sequences.begin[i] + t, 0);
+        return args.dinitial ? args.dinitial.tensors[0][i] : nullptr;
+      };
+      for (int64_t t = -1; t < length; ++t) {
+        float* dx = dinput(t);
+        if (dx != nullptr) std::fill(dx + first, dx + end, 0.0f);
+      }
+      float* last = dinput(length - 1);
+      if (args.dfinal && last != nullptr) {
+        const float* from = args.dfinal.tensors[0][i];
+        std::copy(from + first, from + end, last + first);
+      }
+      for (int64_t t = 0; t < length; ++t) {
+        shift_backward_row(args, i, t, first, end, dinput(t), dinput(t - 1));
+      }
+    }
+  });
+}
+
+constexpr StageDef kTokenShift{"token_shift", false, shift_forward_f32, shift_forward<double>,
+                               shift_backward};
+
 struct RotaryOptions final : StageOptions {
   int64_t dim = 0;
   double base = 0.0;
@@ -136,6 +226,14 @@ Slice short_convolution(LayerBuilder& builder, const std::string& name, const Sl
   if (width > 1) states.push_back({name, {width - 1, channels}, 0.0f, false});
   return builder.stage(kConvolution, {x}, x.heads, x.dim, std::move(params), std::move(states),
                        std::move(options));
+}
+
+Slice token_shift(LayerBuilder& builder, const Slice& x, int64_t count, Init start) {
+  std::vector<int64_t> shape = {count, x.width()};
+  if (count == 1) shape.erase(shape.begin());
+  return builder.stage(kTokenShift, {x}, count, x.width(),
+                       {{"mix", std::move(shape), std::move(start), false}},
+                       {{"shift", {x.width()}, 0.0f, false}});
 }
 
 Slice rotate_positions(LayerBuilder& builder, const Slice& x, int64_t rotary_dim, double base) {

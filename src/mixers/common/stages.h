@@ -30,6 +30,11 @@ Slice add_skip(LayerBuilder& builder, const std::string& name, const Slice& x, c
 Slice short_convolution(LayerBuilder& builder, const std::string& name, const Slice& x,
                         int64_t width, bool bias);
 
+/// `count` blends of each row with the one before it, side by side: y_t[i] = x_t + mix[i]·(x_{t−1} −
+/// x_t). Parameter `mix` [count, width], or [width] if count is 1, which starts as `start`. State
+/// `shift` [width]: the last row, zeros before the first. Not rowwise.
+Slice token_shift(LayerBuilder& builder, const Slice& x, int64_t count, Init start);
+
 /// Per head y = x / √(Σ x² + eps) (flash-linear-attention's l2norm), or, with `clamped`,
 /// x / max(√Σ x², eps) (torch's normalize).
 Slice l2_norm(LayerBuilder& builder, const Slice& x, double eps, bool clamped = false);

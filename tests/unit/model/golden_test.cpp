@@ -115,6 +115,7 @@ class Golden : public testing::TestWithParam<std::string> {
       problem.params.push_back(take("parameter." + spec.name));
     }
     problem.x = take("x");
+    if (harness->program.received != 0) problem.received = take("value_first");
     problem.state = take_states("initial.");
     return problem;
   }
@@ -135,17 +136,26 @@ TEST_P(Golden, OutputsStatesAndGradients) {
   const std::vector<double> dy = take("dy");
   const StateValues<double> dfinal = take_states("dfinal.");
 
+  const bool hands_on = harness->program.handed_on.width() > 0;
+  const std::vector<double> handed_on =
+      hands_on ? take("output.value_first") : std::vector<double>();
+
   const LayerOutcome<double> exact = harness->reference(problem);
   EXPECT_LE(conformance::relative_error(exact.y, y), kDouble);
+  EXPECT_LE(conformance::relative_error(exact.handed_on, handed_on), kDouble);
   EXPECT_LE(conformance::relative_error(exact.state, final_state), kDouble);
 
   const LayerOutcome<float> chunk = harness->run(problem, mixers::Form::kChunk);
   EXPECT_LE(conformance::relative_error(chunk.y, y), kSingle);
+  EXPECT_LE(conformance::relative_error(chunk.handed_on, handed_on), kSingle);
   EXPECT_LE(conformance::relative_error(chunk.state, final_state), kSingle);
 
-  const LayerGradient got = harness->gradient(problem, conformance::converted<float>(dy),
-                                              conformance::converted<float>(dfinal));
+  const LayerGradient got = harness->gradient(
+      problem, {conformance::converted<float>(dy), conformance::converted<float>(dfinal)});
   EXPECT_LE(conformance::relative_error(got.dx, take("dx")), kSingle) << "dx";
+  if (harness->program.received != 0) {
+    EXPECT_LE(conformance::relative_error(got.dreceived, take("dvalue_first")), kSingle);
+  }
   for (size_t p = 0; p < harness->params.size(); ++p) {
     const std::string& name = harness->params[p].name;
     EXPECT_LE(conformance::relative_error(got.dparams[p], take("dparameter." + name)), kSingle)
