@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 #include <optional>
 #include <utility>
@@ -117,7 +118,17 @@ Result<LayerConfig> read_mixer(const Json& json, int64_t model_dim, const std::s
   }
   TARN_ASSIGN(layer.mixer_config,
               layer.mixer->parse_config(Json(std::move(rest)), model_dim, where));
+  layer.rows = mixers::layer_rows(*layer.mixer, *layer.mixer_config);
   return layer;
+}
+
+Status read_mlp(const Json& json, const std::string& where, LayerConfig& layer) {
+  JsonReader reader(json, where);
+  layer.mlp_hidden_dim = reader.integer("hidden_dim", 1, kMaxMlpDim);
+  const size_t activation = reader.choice("activation", kActivations);
+  TARN_RETURN_IF_ERROR(reader.finish());
+  layer.mlp_activation = *kernels::activation_from_name(kActivations[activation]);
+  return {};
 }
 
 /// Appends the layers of one entry of "layers".
@@ -127,16 +138,13 @@ Status read_layer_group(const Json& json, const std::string& where, ModelConfig&
   const Json* mixer = reader.required("mixer");
   const Json* mlp = reader.required("mlp");
   TARN_RETURN_IF_ERROR(reader.finish());
-  JsonReader mlp_reader(*mlp, reader.path("mlp"));
-  const int64_t hidden = mlp_reader.integer("hidden_dim", 1, kMaxMlpDim);
-  const size_t activation = mlp_reader.choice("activation", kActivations);
-  TARN_RETURN_IF_ERROR(mlp_reader.finish());
   if (static_cast<int64_t>(config.layers.size()) + repeat > kMaxLayers) {
     return invalid_argument(fmt::format("there are more than {} layers", kMaxLayers), where);
   }
   TARN_ASSIGN(LayerConfig layer, read_mixer(*mixer, config.model_dim, reader.path("mixer")));
-  layer.mlp_hidden_dim = hidden;
-  layer.mlp_activation = *kernels::activation_from_name(kActivations[activation]);
+  if (!mlp->is_null()) {
+    TARN_RETURN_IF_ERROR(read_mlp(*mlp, reader.path("mlp"), layer));
+  }
   config.layers.insert(config.layers.end(), static_cast<size_t>(repeat), layer);
   return {};
 }
@@ -148,6 +156,24 @@ Status read_layers(const Json& json, const std::string& where, ModelConfig& conf
   }
   for (size_t i = 0; i < groups->size(); ++i) {
     TARN_RETURN_IF_ERROR(read_layer_group((*groups)[i], fmt::format("{}[{}]", where, i), config));
+  }
+  return {};
+}
+
+/// What a layer receives, the latest earlier layer that hands rows on must provide.
+Status check_rows(const ModelConfig& config, const std::string& where) {
+  int64_t handed_on = 0;
+  for (size_t i = 0; i < config.layers.size(); ++i) {
+    const LayerConfig& layer = config.layers[i];
+    if (layer.rows.received > 0 && layer.rows.received != handed_on) {
+      const std::string found = handed_on == 0
+                                    ? "no earlier layer hands any on"
+                                    : fmt::format("the rows handed on to it have {}", handed_on);
+      return invalid_argument(fmt::format("layer {} ({}) receives rows of {} values, but {}", i,
+                                          layer.mixer->name, layer.rows.received, found),
+                              where);
+    }
+    if (layer.rows.handed_on > 0) handed_on = layer.rows.handed_on;
   }
   return {};
 }
@@ -189,6 +215,12 @@ std::optional<int64_t> total_parameters(const ModelConfig& config) {
 
 }  // namespace
 
+int64_t ModelConfig::handed_on_width() const {
+  int64_t width = 0;
+  for (const LayerConfig& layer : layers) width = std::max(width, layer.rows.handed_on);
+  return width;
+}
+
 Result<ModelConfig> parse_model_config(const Json& json, const std::string& where) {
   JsonReader reader(json, where);
   ModelConfig config;
@@ -208,6 +240,7 @@ Result<ModelConfig> parse_model_config(const Json& json, const std::string& wher
   read_position(reader, config, position);
   read_lags(reader, config);
   config.embedding_scale = static_cast<float>(reader.number("embedding_scale", 0.0, 1000.0, 0.02));
+  config.embedding_norm = reader.boolean("embedding_norm", false);
   read_norm(reader, config, norm);
   const Json* layers = reader.required("layers");
   read_head(reader, config, head);
@@ -218,6 +251,7 @@ Result<ModelConfig> parse_model_config(const Json& json, const std::string& wher
   TARN_RETURN_IF_ERROR(norm);
   TARN_RETURN_IF_ERROR(head);
   TARN_RETURN_IF_ERROR(read_layers(*layers, reader.path("layers"), config));
+  TARN_RETURN_IF_ERROR(check_rows(config, reader.path("layers")));
   const std::optional<int64_t> parameters = total_parameters(config);
   if (!parameters || *parameters > kMaxParameters) {
     return invalid_argument(
@@ -255,6 +289,7 @@ Json to_json(const ModelConfig& config) {
              Json::Array(config.embedding_lags.begin(), config.embedding_lags.end()));
   }
   json.set("embedding_scale", decimal(config.embedding_scale));
+  if (config.embedding_norm) json.set("embedding_norm", true);
   json.set("norm", Json::Object{{"kind", name(kNorms, config.norm)},
                                 {"placement", name(kPlacements, config.placement)},
                                 {"eps", decimal(config.norm_eps)},
@@ -268,11 +303,12 @@ Json to_json(const ModelConfig& config) {
       Json& group = layers.back();
       group.set("repeat", *group.find("repeat")->as_int() + 1);
     } else {
-      layers.push_back(Json::Object{
-          {"repeat", 1},
-          {"mixer", layer.mixer_json},
-          {"mlp", Json::Object{{"hidden_dim", layer.mlp_hidden_dim},
-                               {"activation", kernels::activation_name(layer.mlp_activation)}}}});
+      Json mlp;
+      if (layer.has_mlp()) {
+        mlp = Json::Object{{"hidden_dim", layer.mlp_hidden_dim},
+                           {"activation", kernels::activation_name(layer.mlp_activation)}};
+      }
+      layers.push_back(Json::Object{{"repeat", 1}, {"mixer", layer.mixer_json}, {"mlp", mlp}});
     }
     previous = &layer;
   }

@@ -8,6 +8,7 @@
 #include "base/json.h"
 #include "base/result.h"
 #include "kernels/activation.h"
+#include "mixers/layer.h"
 #include "mixers/mixer.h"
 
 namespace tarn::model {
@@ -40,9 +41,12 @@ inline constexpr int64_t kMaxParameters = int64_t{1} << 36;
 struct LayerConfig {
   const mixers::MixerDef* mixer = nullptr;
   std::shared_ptr<const mixers::MixerConfig> mixer_config;
-  Json mixer_json;  ///< the whole "mixer" object as written, "name" included, for saving
-  int64_t mlp_hidden_dim = 0;
+  Json mixer_json;             ///< the whole "mixer" object as written, "name" included, for saving
+  mixers::LayerRows rows;      ///< that the mixer receives and hands on
+  int64_t mlp_hidden_dim = 0;  ///< 0: no MLP and no norm of one
   kernels::Activation mlp_activation = kernels::Activation::kRelu;
+
+  bool has_mlp() const { return mlp_hidden_dim > 0; }
 };
 
 struct HeadConfig {
@@ -63,6 +67,7 @@ struct ModelConfig {
   /// How many inputs back, increasing: the tables of these inputs are added to the embedding.
   std::vector<int64_t> embedding_lags;
   float embedding_scale = 0.02f;  ///< standard deviation at the start (tables)
+  bool embedding_norm = false;    ///< a norm of the embedding, before the first layer
   NormKind norm = NormKind::kLayerNorm;
   NormPlacement placement = NormPlacement::kPost;
   float norm_eps = 1e-5f;
@@ -71,6 +76,9 @@ struct ModelConfig {
   HeadConfig head;
   Modality modality = Modality::kTokens;
   int64_t image_width = 0, image_height = 0, image_channels = 0;
+
+  /// Values per row of the buffer through which layers hand rows on; 0: none does.
+  int64_t handed_on_width() const;
 };
 
 /// Reads and validates a config document. Unknown keys, missing keys, values out of range and

@@ -100,7 +100,7 @@ StateRefs<float> group_state(const StateRefs<float>& state, const Group& group, 
 }
 
 void run_block(const Call& call, size_t index, mixers::LayerArgs& args, int64_t rows, float* x,
-               float* normed, float* mixed) {
+               float* normed, float* mixed, float* handed_on) {
   const LayerConfig& layer = call.config.layers[index];
   const BlockWeights& block = call.weights.blocks[index];
   const bool pre = call.config.placement == NormPlacement::kPre;
@@ -110,12 +110,15 @@ void run_block(const Call& call, size_t index, mixers::LayerArgs& args, int64_t 
   args.weights = block.mixer.get();
   args.x = pre ? normed : x;
   args.out = mixed;
+  args.received = layer.rows.received > 0 ? handed_on : nullptr;
+  args.handed_on = layer.rows.handed_on > 0 ? handed_on : nullptr;
   mixers::run_layer(*layer.mixer, args);
   if (pre) {
     add(size, mixed, x);
   } else {
     parallel_norm(call.config, block.norm1, rows, mixed, x, x, args.pool);
   }
+  if (!layer.has_mlp()) return;
   add_mlp(call, layer, block, rows, x, args.pool, *args.arena);
   if (!pre) parallel_norm(call.config, block.norm2, rows, nullptr, x, x, args.pool);
 }
@@ -161,6 +164,9 @@ void run_group(const Call& call, const Group& group, ThreadPool* pool, Arena& ar
   float* x = arena.alloc<float>(size);
   float* mixed = arena.alloc<float>(size);
   float* normed = call.config.placement == NormPlacement::kPre ? arena.alloc<float>(size) : nullptr;
+  const int64_t handed_on_width = call.config.handed_on_width();
+  float* handed_on =
+      handed_on_width > 0 ? arena.alloc<float>(group.rows * handed_on_width) : nullptr;
   int64_t* begin = arena.alloc<int64_t>(count);
   for (int64_t i = 0; i < count; ++i) {
     begin[i] = call.batch.sequences.begin[group.first + i] - group.first_row;
@@ -177,11 +183,14 @@ void run_group(const Call& call, const Group& group, ThreadPool* pool, Arena& ar
   if (history != nullptr) {
     update_history(call.config, call.batch, history, group.first, group.end);
   }
+  if (call.config.embedding_norm) {
+    parallel_norm(call.config, call.weights.embedding_norm, group.rows, nullptr, x, x, pool);
+  }
   for (size_t layer = 0; layer < call.config.layers.size(); ++layer) {
     ArenaScope layer_scope(arena);
     args.state =
         call.states.empty() ? StateRefs<float>{} : group_state(call.states[layer], group, arena);
-    run_block(call, layer, args, group.rows, x, normed, mixed);
+    run_block(call, layer, args, group.rows, x, normed, mixed, handed_on);
   }
   if (call.outputs != Outputs::kNone) write_outputs(call, group, x, pool, arena);
 }

@@ -84,13 +84,18 @@ class Assembler {
       bytes_ += table.size_bytes();
       weights.lagged.push_back(std::move(table));
     }
+    if (config_.embedding_norm) {
+      TARN_ASSIGN(weights.embedding_norm, next_norm());
+    }
     for (const LayerConfig& layer : config_.layers) {
       BlockWeights block;
       TARN_ASSIGN(block.norm1, next_norm());
       TARN_ASSIGN(block.mixer, next_mixer(layer, options));
-      TARN_ASSIGN(block.norm2, next_norm());
-      TARN_ASSIGN(block.up, next_linear(options));
-      TARN_ASSIGN(block.down, next_linear(options));
+      if (layer.has_mlp()) {
+        TARN_ASSIGN(block.norm2, next_norm());
+        TARN_ASSIGN(block.up, next_linear(options));
+        TARN_ASSIGN(block.down, next_linear(options));
+      }
       bytes_ += block.mixer->size_bytes() + block.up.size_bytes() + block.down.size_bytes();
       weights.blocks.push_back(std::move(block));
     }

@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <cmath>
 #include <numbers>
+#include <numeric>
 #include <string>
+#include <vector>
 
 #include "base/check.h"
 #include "base/checksum.h"
@@ -151,6 +153,31 @@ void fill_identity(const ParamSpec& spec, float* values) {
   }
 }
 
+/// Gram–Schmidt over the shorter side's vectors, twice for each, so that rounding leaves no part of
+/// the earlier ones.
+void fill_orthogonal(const ParamSpec& spec, Philox& rng, float* values) {
+  TARN_CHECK(spec.shape.size() == 2);
+  const bool high = spec.shape[0] > spec.shape[1];
+  const int64_t count = std::min(spec.shape[0], spec.shape[1]);
+  const int64_t size = std::max(spec.shape[0], spec.shape[1]);
+  std::vector<double> vectors(static_cast<size_t>(count * size));
+  for (int64_t i = 0; i < count; ++i) {
+    double* vector = vectors.data() + i * size;
+    for (int64_t c = 0; c < size; ++c) vector[c] = static_cast<double>(rng.next_normal());
+    for (int64_t j = 0; j < 2 * i; ++j) {
+      const double* other = vectors.data() + j % i * size;
+      const double along = std::inner_product(vector, vector + size, other, 0.0);
+      for (int64_t c = 0; c < size; ++c) vector[c] -= along * other[c];
+    }
+    const double norm = std::sqrt(std::inner_product(vector, vector + size, vector, 0.0));
+    for (int64_t c = 0; c < size; ++c) {
+      vector[c] /= norm;
+      values[high ? c * count + i : i * size + c] =
+          static_cast<float>(static_cast<double>(spec.init.scale) * vector[c]);
+    }
+  }
+}
+
 }  // namespace
 
 std::vector<ParamSpec> parameter_table(const ModelConfig& config) {
@@ -170,6 +197,7 @@ std::vector<ParamSpec> parameter_table(const ModelConfig& config) {
     add_token_table("embedding.lag_" + std::to_string(lag) + ".weight",
                     config.embedding_scale / std::sqrt(lags));
   }
+  if (config.embedding_norm) add_norm(config, "embedding.norm", table);
   for (size_t i = 0; i < config.layers.size(); ++i) {
     const LayerConfig& layer = config.layers[i];
     const std::string prefix = "layers." + std::to_string(i) + ".";
@@ -178,6 +206,7 @@ std::vector<ParamSpec> parameter_table(const ModelConfig& config) {
       spec.name = prefix + "mixer." + spec.name;
       table.push_back(std::move(spec));
     }
+    if (!layer.has_mlp()) continue;
     add_norm(config, prefix + "norm2", table);
     add_linear(prefix + "mlp.up", layer.mlp_hidden_dim, dim, constant(0.0f), table);
     add_linear(prefix + "mlp.down", dim, layer.mlp_hidden_dim, constant(0.0f), table);
@@ -217,6 +246,12 @@ void initialise(const ParamSpec& spec, uint64_t seed, float* values) {
     case Init::Kind::kRamp:
     case Init::Kind::kLogRamp: fill_ramp(spec, values); return;
     case Init::Kind::kIdentity: fill_identity(spec, values); return;
+    case Init::Kind::kFormula:
+      for (int64_t i = 0; i < count; ++i) {
+        values[i] = static_cast<float>(spec.init.formula(i, spec.init.arguments));
+      }
+      return;
+    case Init::Kind::kOrthogonal: fill_orthogonal(spec, rng, values); return;
   }
 }
 

@@ -11,8 +11,10 @@ namespace tarn::model {
 /// file stores and the runtime reads. Linear weights are [out, in]. Names:
 ///   embedding.token.weight [vocabulary, D]     embedding.position.weight [max_tokens, D] (learned)
 ///   embedding.lag_L.weight [vocabulary, D] for every L of embedding_lags
+///   embedding.norm.{weight,bias} (when configured)
 ///   layers.I.norm1.{weight,bias}  layers.I.mixer.<mixer's own>  layers.I.norm2.{weight,bias}
 ///   layers.I.mlp.up.{weight,bias} [hidden, D]  layers.I.mlp.down.{weight,bias} [D, hidden]
+///   (norm2 and mlp where the layer has an MLP)
 ///   final_norm.{weight,bias} (when configured)  head.{weight,bias} [head_dim, D]
 /// RMS norms have no bias. The config's caps keep every size within int64.
 std::vector<mixers::ParamSpec> parameter_table(const ModelConfig& config);

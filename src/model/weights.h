@@ -16,7 +16,8 @@ struct NormWeights {
 };
 
 struct BlockWeights {
-  NormWeights norm1, norm2;
+  NormWeights norm1;
+  NormWeights norm2;  // like up and down, where the layer has an MLP
   std::unique_ptr<mixers::MixerWeights> mixer;
   kernels::PackedMatrix up, down;
 };
@@ -26,6 +27,7 @@ struct DecoderWeights {
   Buffer<float> token;     // [vocabulary, D]
   Buffer<float> position;  // learned: [max_tokens, D]; sinusoidal: its first rows; or empty
   std::vector<Buffer<float>> lagged;  // [vocabulary, D] each, in the order of embedding_lags
+  NormWeights embedding_norm;         // where the config has one
   std::vector<BlockWeights> blocks;
   NormWeights final_norm;
   kernels::PackedMatrix head;

@@ -86,17 +86,15 @@ Status check_prompts(const model::ModelConfig& config, const GenerateOptions& op
   return {};
 }
 
-/// Floats of activations for each row that the decoder has in hand: its own vectors, and what is
-/// widest of a layer, the operator's inputs and outputs or the hidden layer.
+/// Floats of activations for each row that the decoder has in hand: its own vectors, those that layers
+/// hand on, and what is widest of a layer, its mixer's values or the hidden layer.
 int64_t activations_per_row(const model::ModelConfig& config) {
   int64_t widest = 0;
   for (const model::LayerConfig& layer : config.layers) {
-    const mixers::OpShape shape = layer.mixer->op_shape(*layer.mixer_config);
-    int64_t width = shape.out_heads * shape.out_dim;
-    for (const mixers::OpInput& input : shape.inputs) width += input.heads * input.dim;
+    const int64_t width = mixers::layer_scratch_columns(*layer.mixer, *layer.mixer_config);
     widest = std::max({widest, width, layer.mlp_hidden_dim});
   }
-  return 3 * config.model_dim + widest;
+  return 3 * config.model_dim + config.handed_on_width() + widest;
 }
 
 /// Bytes of activations and head outputs of the largest pass; nothing when that overflows. In the

@@ -47,7 +47,8 @@ Decoder::Decoder(const model::ModelConfig& config, ParameterBuffers& parameters,
   }
   if (config.position == PositionKind::kLearned) position_ = parameters_[1];
   lagged_ = config.position == PositionKind::kLearned ? 2 : 1;
-  size_t next = lagged_ + config.embedding_lags.size();
+  embedding_norm_ = lagged_ + config.embedding_lags.size();
+  size_t next = embedding_norm_ + (config.embedding_norm ? norm_parameters(config) : 0);
   for (const model::LayerConfig& layer : config.layers) {
     LayerIndex index;
     index.norm1 = next;
@@ -55,7 +56,7 @@ Decoder::Decoder(const model::ModelConfig& config, ParameterBuffers& parameters,
     index.mixer_count = mixers::layer_params(*layer.mixer, *layer.mixer_config).size();
     index.norm2 = index.mixer + index.mixer_count;
     index.mlp = index.norm2 + norm_parameters(config);
-    next = index.mlp + 4;
+    next = layer.has_mlp() ? index.mlp + 4 : index.norm2;
     layers_.push_back(index);
   }
   final_norm_ = next;
@@ -76,7 +77,8 @@ at::Tensor Decoder::embed(const Batch& batch) const {
   args.tables = {parameters_[0]};
   for (size_t i = 0; i < args.lags.size(); ++i) args.tables.push_back(parameters_[lagged_ + i]);
   args.position = position_;
-  return embedding(args, {pool_, times_});
+  const at::Tensor x = embedding(args, {pool_, times_});
+  return config_.embedding_norm ? norm(x, embedding_norm_) : x;
 }
 
 at::Tensor Decoder::norm(const at::Tensor& x, size_t first) const {
@@ -89,7 +91,7 @@ mixers::TrainedLinear Decoder::linear_map(size_t first, DType precision) const {
   return train::linear_map(parameters_[first], parameters_[first + 1], precision);
 }
 
-at::Tensor Decoder::block(const at::Tensor& x, size_t layer) const {
+at::Tensor Decoder::block(const at::Tensor& x, size_t layer, at::Tensor& handed_on) const {
   const LayerIndex& index = layers_[layer];
   const model::LayerConfig& config = config_.layers[layer];
   const bool pre = config_.placement == NormPlacement::kPre;
@@ -97,12 +99,15 @@ at::Tensor Decoder::block(const at::Tensor& x, size_t layer) const {
   args.config = config.mixer_config;
   args.x = pre ? norm(x, index.norm1) : x;
   args.residual = x;
+  args.received = handed_on;
   args.parameters = std::span(parameters_).subspan(index.mixer, index.mixer_count);
   args.precision = precision_;
   args.pool = pool_;
   args.times = times_;
-  at::Tensor mixed = mixers::torch_layer(*config.mixer, args);
-  if (!pre) mixed = norm(mixed, index.norm1);
+  const mixers::TorchLayerResult result = mixers::torch_layer(*config.mixer, args);
+  if (result.handed_on.defined()) handed_on = result.handed_on;
+  const at::Tensor mixed = pre ? result.y : norm(result.y, index.norm1);
+  if (!config.has_mlp()) return mixed;
   const at::Tensor out =
       mlp(pre ? norm(mixed, index.norm2) : mixed, mixed, linear_map(index.mlp, precision_),
           config.mlp_activation, linear_map(index.mlp + 2, precision_), {pool_, times_});
@@ -111,7 +116,8 @@ at::Tensor Decoder::block(const at::Tensor& x, size_t layer) const {
 
 at::Tensor Decoder::forward(const Batch& batch) const {
   at::Tensor x = embed(batch);
-  for (size_t layer = 0; layer < layers_.size(); ++layer) x = block(x, layer);
+  at::Tensor handed_on;
+  for (size_t layer = 0; layer < layers_.size(); ++layer) x = block(x, layer, handed_on);
   if (config_.final_norm) x = norm(x, final_norm_);
   return linear(x, linear_map(head_, DType::kF32), {pool_, times_});
 }

@@ -38,7 +38,8 @@ class Decoder {
   at::Tensor embed(const Batch& batch) const;
   at::Tensor norm(const at::Tensor& x, size_t first) const;
   mixers::TrainedLinear linear_map(size_t first, DType precision) const;
-  at::Tensor block(const at::Tensor& x, size_t layer) const;
+  /// `handed_on`: the rows that layers hand on to each other, replaced if this layer does.
+  at::Tensor block(const at::Tensor& x, size_t layer, at::Tensor& handed_on) const;
 
   const model::ModelConfig& config_;
   ThreadPool* pool_;
@@ -47,10 +48,11 @@ class Decoder {
   std::vector<at::Tensor> parameters_;  ///< leaves, in the order of the table
   mutable at::Tensor position_;  ///< learned, or the sinusoidal rows needed so far, or undefined
   struct LayerIndex {
-    size_t norm1, mixer, mixer_count, norm2, mlp;
+    size_t norm1, mixer, mixer_count, norm2, mlp;  ///< the last two where there is an MLP
   };
   std::vector<LayerIndex> layers_;
   size_t lagged_ = 0;  ///< first table of embedding_lags
+  size_t embedding_norm_ = 0;
   size_t final_norm_ = 0;
   size_t head_ = 0;
 };

@@ -347,6 +347,14 @@ TEST_F(ModelFolderTest, AgreesWithTheDefinitionInDoublePrecision) {
           Json json = small_config();
           json.set("position", Json::Object{{"kind", position}});
           if (final_norm) json.set("embedding_lags", Json::Array{1, 6, 50});
+          if (std::string(position) == "none") {
+            Json layer = (*json.find("layers")->as_array())[0];
+            layer.set("repeat", 1);
+            Json without = layer;
+            without.set("mlp", Json());
+            json.set("layers", Json::Array{layer, without});
+            json.set("embedding_norm", true);
+          }
           json.set("norm",
                    Json::Object{{"kind", norm}, {"placement", placement}, {"final", final_norm}});
           if (!final_norm) {

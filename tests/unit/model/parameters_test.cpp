@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <numbers>
 #include <set>
@@ -28,6 +29,26 @@ std::vector<float> start(const ParamSpec& spec, uint64_t seed) {
   std::vector<float> values(static_cast<size_t>(element_count(spec.shape)), NAN);
   initialise(spec, seed, values.data());
   return values;
+}
+
+TEST(ParameterTable, FollowsTheOptions) {
+  Json json = small_config();
+  Json layer = (*json.find("layers")->as_array())[0];
+  layer.set("repeat", 1);
+  Json without = layer;
+  without.set("mlp", Json());
+  json.set("layers", Json::Array{without, layer});
+  const std::vector<ParamSpec> plain = parameter_table(config_of(json));
+  EXPECT_EQ(find(plain, "embedding.norm.weight"), nullptr);
+  EXPECT_EQ(find(plain, "layers.0.norm2.weight"), nullptr);
+  EXPECT_EQ(find(plain, "layers.0.mlp.up.weight"), nullptr);
+  EXPECT_NE(find(plain, "layers.1.norm2.weight"), nullptr);
+  json.set("embedding_norm", true);
+  const std::vector<ParamSpec> table = parameter_table(config_of(json));
+  EXPECT_EQ(table.size(), plain.size() + 2);
+  EXPECT_EQ(table[2].name, "embedding.norm.weight");
+  EXPECT_EQ(table[3].name, "embedding.norm.bias");
+  EXPECT_EQ(start(table[2], 1), std::vector<float>(12, 1.0f));
 }
 
 TEST(ParameterTable, HasTheDocumentedNamesAndShapes) {
@@ -170,6 +191,36 @@ TEST(Initialise, LevelsOfAnImageStartInOrder) {
   for (const float value : values) square += static_cast<double>(value) * value;
   // Root mean square near the scale: 64 channels of 16 random curves.
   EXPECT_NEAR(std::sqrt(square / static_cast<double>(values.size())), 0.5, 0.1);
+}
+
+TEST(Initialise, FormulasGiveEachValue) {
+  ParamSpec spec{"formula", {2, 3}, {Init::Kind::kFormula}, false};
+  spec.init.arguments = {0.5, 0.25};
+  spec.init.formula = [](int64_t i, const std::array<double, 3>& arguments) {
+    return arguments[0] * static_cast<double>(i) + arguments[1];
+  };
+  EXPECT_EQ(start(spec, 1), (std::vector<float>{0.25f, 0.75f, 1.25f, 1.75f, 2.25f, 2.75f}));
+}
+
+TEST(Initialise, OrthogonalMatricesAreThat) {
+  constexpr float kScale = 0.5f;
+  for (const auto& [rows, columns] : {std::pair{40, 40}, {7, 30}, {30, 7}, {1, 5}}) {
+    const ParamSpec spec{"orthogonal", {rows, columns}, {Init::Kind::kOrthogonal, kScale}, true};
+    const std::vector<float> values = start(spec, 3);
+    EXPECT_NE(start(spec, 4), values);
+    const bool high = rows > columns;
+    const int count = std::min(rows, columns), size = std::max(rows, columns);
+    const auto at = [&](int i, int c) {
+      return double{values[static_cast<size_t>(high ? c * columns + i : i * columns + c)]};
+    };
+    for (int i = 0; i < count; ++i) {
+      for (int j = 0; j <= i; ++j) {
+        double product = 0.0;
+        for (int c = 0; c < size; ++c) product += at(i, c) * at(j, c);
+        EXPECT_NEAR(product, i == j ? kScale * kScale : 0.0, 1e-7) << rows << 'x' << columns;
+      }
+    }
+  }
 }
 
 TEST(Initialise, MixtureHeadStartsSpread) {

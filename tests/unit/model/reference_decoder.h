@@ -50,11 +50,13 @@ class ReferenceDecoder {
         x.push_back(value);
       }
     }
+    if (config_.embedding_norm) x = norm("embedding.norm", x);
     const bool pre = config_.placement == NormPlacement::kPre;
     for (size_t i = 0; i < config_.layers.size(); ++i) {
       const std::string name = "layers." + std::to_string(i) + ".";
       x = pre ? sum(x, mixer(i, norm(name + "norm1", x)))
               : norm(name + "norm1", sum(x, mixer(i, x)));
+      if (!config_.layers[i].has_mlp()) continue;
       x = pre ? sum(x, mlp(i, norm(name + "norm2", x))) : norm(name + "norm2", sum(x, mlp(i, x)));
     }
     if (config_.final_norm) x = norm("final_norm", x);

@@ -6,6 +6,8 @@
 
 #include "base/check.h"
 #include "base/json.h"
+#include "conformance/layer_stack.h"
+#include "mixers/layer.h"
 #include "mixers/mixer.h"
 #include "model/config.h"
 #include "model/model.h"
@@ -81,7 +83,7 @@ struct NamedMixers {
   std::vector<Json> layers;
 };
 
-/// Two layers of every causal example config of every mechanism, and one model with a layer of
+/// Two layers (and those before whose rows they receive) of every causal example config of every mechanism, and one model with a layer of
 /// each mechanism. `first_only`: only the first config of each, and the mixed model.
 inline std::vector<NamedMixers> causal_stacks(bool first_only = false) {
   std::vector<NamedMixers> stacks;
@@ -93,12 +95,12 @@ inline std::vector<NamedMixers> causal_stacks(bool first_only = false) {
       TARN_CHECK(json.ok());
       auto config = mixer->parse_config(*json, 16, mixer->name);
       TARN_CHECK(config.ok());
-      if (mixer->state_specs(**config).empty() || (first_only && !first)) continue;
-      Json::Object members{{"name", mixer->name}};
-      for (const auto& member : *json->as_object()) members.push_back(member);
-      if (first) mixed.layers.push_back(Json(members));
+      if (mixers::layer_states(*mixer, **config).empty() || (first_only && !first)) continue;
+      std::vector<Json> layers = conformance::layer_stack(*mixer, text, 16);
+      if (first) mixed.layers.insert(mixed.layers.end(), layers.begin(), layers.end());
       first = false;
-      stacks.push_back({std::string(mixer->name) + " " + text, {Json(members), Json(members)}});
+      layers.push_back(layers.back());
+      stacks.push_back({std::string(mixer->name) + " " + text, std::move(layers)});
     }
   }
   stacks.push_back(mixed);
