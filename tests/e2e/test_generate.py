@@ -48,6 +48,15 @@ def prompts_are_kept(suite, image, text):
     suite.expect((suite.folder / "one.png").stat().st_size > 0, "a completion is written")
 
 
+def published_model(suite):
+    """The model that was converted from another program's format; both modes draw the same bytes."""
+    folder = suite.source / "models/tiny-rwkv7"
+    texts = [suite.json("generate", folder, "--prompt", '"in', "--length", "24", "--greedy", "--mode",
+                        mode)["texts"][0] for mode in ("recurrent", "parallel")]
+    suite.expect(texts[0] == texts[1] and texts[0].startswith('"in'),
+                 f"the published model writes {texts}")
+
+
 def levels_are_scaled(suite):
     """A picture of 512 levels shows level 300 as its neighbour of 256 levels would show 150."""
     sheets = []
@@ -87,6 +96,7 @@ def main():
     prompts_are_kept(suite, mnist, text)
     counts_agree(suite, mnist)
     levels_are_scaled(suite)
+    published_model(suite)
     suite.finish()
 
 

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "conformance/layer_stack.h"
 #include "mixers/mixer.h"
 #include "unit/model/configs.h"
 
@@ -69,20 +70,25 @@ TEST(ModelConfig, ReadsEveryField) {
 TEST(ModelConfig, WritesWhatParsesToTheSame) {
   for (const mixers::MixerDef* mixer : mixers::all_mixers()) {
     for (const std::string& example : mixer->example_configs()) {
-      Json mixer_json = Json::Object{{"name", mixer->name}};
-      const Json options = json_of(example);
-      for (const Json::Member& member : *options.as_object()) {
-        mixer_json.set(member.first, member.second);
-      }
       Json json = small_config();
       Json layer = (*json.find("layers")->as_array())[0];
-      layer.set("mixer", mixer_json);
+      Json::Array layers;
+      for (const Json& mixer_json : conformance::layer_stack(*mixer, example, 16)) {
+        layer.set("mixer", mixer_json);
+        layers.push_back(layer);
+      }
       Json other = layer;
       other.set("mlp", json_of(R"({"hidden_dim": 3, "activation": "relu"})"));
       json.set("model_dim", 16);
-      json.set("layers", Json::Array{layer, other, layer});
+      Json without = layer;
+      without.set("mlp", Json());
+      for (const Json& next : {other, layer, without}) layers.push_back(next);
+      json.set("layers", layers);
+      json.set("embedding_norm", true);
       const Json written = to_json(config_of(json));
-      EXPECT_EQ(written.find("layers")->as_array()->size(), 3u);
+      EXPECT_EQ(written.find("layers")->as_array()->size(), layers.size());
+      EXPECT_TRUE(written.find("layers")->as_array()->back().find("mlp")->is_null());
+      EXPECT_EQ(*written.find("embedding_norm"), Json(true));
       EXPECT_EQ(to_json(config_of(json_of(written.dump(2)))), written) << written.dump();
       EXPECT_EQ(*written.find("embedding_scale"), Json(0.5));
       EXPECT_EQ(*written.find("norm")->find("eps"), Json(1e-5));
@@ -139,6 +145,7 @@ TEST(ModelConfig, ErrorsNameTheKey) {
        "\"[65537]\""},
       {"embedding_lags", "3",
        "embedding_lags: must be a list of increasing whole numbers from 1 to 65536, got \"3\""},
+      {"embedding_norm", "1", "embedding_norm: must be true or false, got 1"},
       {"embedding_scale", "-1", "embedding_scale: must be a number from 0 to 1000, got -1"},
       {"norm", "{\"kind\":\"layer_norm\",\"placement\":\"post\",\"eps\":0}",
        "norm.eps: must be a number from 1e-12 to 1, got 0"},
@@ -153,7 +160,8 @@ TEST(ModelConfig, ErrorsNameTheKey) {
        "head.components: must be an integer from 1 to 1024, got 0"},
       {"colour", "1",
        "unknown key \"colour\"; known keys: format, format_version, modality, image, vocabulary, "
-       "start_token, model_dim, max_tokens, position, embedding_lags, embedding_scale, norm, "
+       "start_token, model_dim, max_tokens, position, embedding_lags, embedding_scale, "
+       "embedding_norm, norm, "
        "layers, "
        "head"},
   };
@@ -180,6 +188,8 @@ TEST(ModelConfig, LayerErrorsNameTheLayer) {
   EXPECT_EQ(layers(mixer + R"(,"mlp":{"hidden_dim":4,"activation":"tanh"})"),
             "config.json: layers[1].mlp.activation: must be one of relu, gelu, gelu_tanh, silu, "
             "got \"tanh\"");
+  EXPECT_EQ(layers(mixer + R"(,"mlp":7)"), "config.json: layers[1].mlp: must be an object, got 7");
+  EXPECT_EQ(layers(mixer + R"(,"mlp":null)"), "");
   EXPECT_EQ(layers(R"("mixer":7,)" + mlp),
             "config.json: layers[1].mixer: must be an object with a string \"name\"");
   EXPECT_EQ(layers(R"("mixer":{"name":"nothing"},)" + mlp)
@@ -192,6 +202,29 @@ TEST(ModelConfig, LayerErrorsNameTheLayer) {
   EXPECT_NE(layers(R"("mixer":{"name":"linear_attention","num_heads":1,"key_dim":2,"x":1},)" + mlp)
                 .find("unknown key \"x\""),
             std::string::npos);
+}
+
+TEST(ModelConfig, WhatALayerReceivesMustHaveBeenHandedOn) {
+  const auto layer = [](const char* residual, int64_t key_dim) {
+    const Json mixer = Json::Object{{"name", "rwkv7"},         {"num_heads", 2},
+                                    {"key_dim", key_dim},      {"decay_rank", 2},
+                                    {"learning_rate_rank", 2}, {"value_rank", 2},
+                                    {"gate_rank", 2},          {"value_residual", residual}};
+    return Json(Json::Object{{"mixer", mixer}, {"mlp", Json()}});
+  };
+  const Json between = (*small_config().find("layers")->as_array())[0];
+  const auto error = [](const Json::Array& layers) {
+    return error_with("layers", Json(layers).dump());
+  };
+  EXPECT_EQ(error({layer("source", 6), between, layer("mixed", 6), layer("mixed", 6)}), "");
+  EXPECT_EQ(error({layer("source", 6), layer("source", 3), layer("mixed", 3)}), "");
+  const std::string where = "config.json: layers: layer ";
+  EXPECT_EQ(error({between, layer("mixed", 6)}),
+            where + "2 (rwkv7) receives rows of 12 values, but no earlier layer hands any on");
+  EXPECT_EQ(error({layer("mixed", 6), layer("source", 6)}),
+            where + "0 (rwkv7) receives rows of 12 values, but no earlier layer hands any on");
+  EXPECT_EQ(error({layer("source", 6), layer("source", 3), layer("mixed", 6)}),
+            where + "2 (rwkv7) receives rows of 12 values, but the rows handed on to it have 6");
 }
 
 TEST(ModelConfig, RefusesAModelThatIsTooLarge) {

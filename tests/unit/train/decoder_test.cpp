@@ -39,6 +39,48 @@ model::ModelConfig config_of(const Variant& variant) {
                                       variant.position, variant.activation, variant.norm));
 }
 
+/// Compares the gradient of every parameter with finite differences.
+void expect_gradients(const Decoder& decoder, ParameterBuffers& parameters) {
+  const Batch batch = random_batch();
+  const double nats = decoder.forward_backward(batch, 1.0, 0.0);
+  EXPECT_EQ(nats, decoder.evaluate(batch));
+  Philox random{5, 5};
+  for (const ParameterBuffers::Entry& entry : parameters.entries) {
+    // Along a random direction of length 1 in this parameter.
+    std::vector<double> direction(static_cast<size_t>(entry.size));
+    double length = 0.0;
+    for (double& value : direction) {
+      value = random.next_normal();
+      length += value * value;
+    }
+    float* values = parameters.values.data() + entry.offset;
+    const std::vector<float> before(values, values + entry.size);
+    double slope = 0.0;
+    for (int64_t i = 0; i < entry.size; ++i) {
+      direction[static_cast<size_t>(i)] /= std::sqrt(length);
+      slope += direction[static_cast<size_t>(i)] * parameters.gradients[entry.offset + i];
+    }
+    const auto loss_at = [&](double step) {
+      for (int64_t i = 0; i < entry.size; ++i) {
+        const auto at = static_cast<size_t>(i);
+        values[i] = static_cast<float>(before[at] + step * direction[at]);
+      }
+      const double loss = decoder.evaluate(batch);
+      std::copy(before.begin(), before.end(), values);
+      return loss;
+    };
+    const double step = 0x1p-7;
+    const double numeric = (loss_at(step) - loss_at(-step)) / (2.0 * step);
+    const double halved = (loss_at(step / 2) - loss_at(-step / 2)) / step;
+    // The loss is a sum of `counted` terms, each with f32 rounding that grows through the layers;
+    // truncation falls four-fold when the step is halved, which bounds what is left of it.
+    const double rounding = 64.0 * std::numeric_limits<float>::epsilon() *
+                            std::sqrt(static_cast<double>(batch.counted)) / step;
+    EXPECT_NEAR(slope, halved, std::abs(numeric - halved) + rounding + 1e-3 * std::abs(slope))
+        << entry.spec.name;
+  }
+}
+
 class DecoderTest : public testing::TestWithParam<Variant> {
  protected:
   DecoderTest()
@@ -54,44 +96,35 @@ class DecoderTest : public testing::TestWithParam<Variant> {
 };
 
 TEST_P(DecoderTest, GradientOfEveryParameterMatchesFiniteDifferences) {
-  const Batch batch = random_batch();
-  const double nats = decoder_.forward_backward(batch, 1.0, 0.0);
-  EXPECT_EQ(nats, decoder_.evaluate(batch));
-  Philox random{5, 5};
-  for (const ParameterBuffers::Entry& entry : parameters_.entries) {
-    // Along a random direction of length 1 in this parameter.
-    std::vector<double> direction(static_cast<size_t>(entry.size));
-    double length = 0.0;
-    for (double& value : direction) {
-      value = random.next_normal();
-      length += value * value;
-    }
-    float* values = parameters_.values.data() + entry.offset;
-    const std::vector<float> before(values, values + entry.size);
-    double slope = 0.0;
-    for (int64_t i = 0; i < entry.size; ++i) {
-      direction[static_cast<size_t>(i)] /= std::sqrt(length);
-      slope += direction[static_cast<size_t>(i)] * parameters_.gradients[entry.offset + i];
-    }
-    const auto loss_at = [&](double step) {
-      for (int64_t i = 0; i < entry.size; ++i) {
-        const auto at = static_cast<size_t>(i);
-        values[i] = static_cast<float>(before[at] + step * direction[at]);
-      }
-      const double loss = decoder_.evaluate(batch);
-      std::copy(before.begin(), before.end(), values);
-      return loss;
-    };
-    const double step = 0x1p-7;
-    const double numeric = (loss_at(step) - loss_at(-step)) / (2.0 * step);
-    const double halved = (loss_at(step / 2) - loss_at(-step / 2)) / step;
-    // The loss is a sum of `counted` terms, each with f32 rounding that grows through the layers;
-    // truncation falls four-fold when the step is halved, which bounds what is left of it.
-    const double rounding = 64.0 * std::numeric_limits<float>::epsilon() *
-                            std::sqrt(static_cast<double>(batch.counted)) / step;
-    EXPECT_NEAR(slope, halved, std::abs(numeric - halved) + rounding + 1e-3 * std::abs(slope))
-        << entry.spec.name;
+  expect_gradients(decoder_, parameters_);
+}
+
+/// Layers that hand rows on, layers without an MLP or without an operator, a norm of the embedding.
+TEST(DecoderOfBlocksInTwoLayers, GradientOfEveryParameterMatchesFiniteDifferences) {
+  const std::string mixer =
+      R"({"name": "rwkv7", "num_heads": 2, "key_dim": 6, "decay_rank": 3, "learning_rate_rank": 2,
+          "value_rank": 4, "gate_rank": 5, "value_residual": ")";
+  const std::string channels = R"({"name": "channel_mix", "hidden_dim": 20})";
+  std::string layers;
+  for (const std::string& one :
+       {mixer + R"(source"})", channels, mixer + R"(mixed"})", mixer + R"(mixed"})", channels}) {
+    layers += (layers.empty() ? "" : ", ") + (R"({"mixer": )" + one + R"(, "mlp": null})");
   }
+  const auto config = parse_model(
+      R"({"format": "tarn-model", "format_version": 1, "modality": "tokens", "vocabulary": 13,
+          "start_token": 12, "model_dim": 24, "max_tokens": 40, "position": {"kind": "none"},
+          "embedding_scale": 0.5, "embedding_norm": true,
+          "norm": {"kind": "layer_norm", "placement": "pre"}, "layers": [)" +
+      layers + R"(], "head": {"kind": "categorical", "classes": 13}})");
+  const auto pool = torch_thread_pool(1);
+  ParameterBuffers parameters = create_parameters(config, 21);
+  // Output maps start at zero, which would hide everything before them.
+  Philox random{6, 6};
+  for (const ParameterBuffers::Entry& entry : parameters.entries) {
+    float* values = parameters.values.data() + entry.offset;
+    for (int64_t i = 0; i < entry.size; ++i) values[i] += 0.2f * random.next_normal();
+  }
+  expect_gradients(Decoder(config, parameters, DType::kF32, pool.get()), parameters);
 }
 
 TEST_P(DecoderTest, GradientsAddUpAndOutputLimitBoundsThem) {
