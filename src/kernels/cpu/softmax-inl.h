@@ -12,6 +12,7 @@
 
 #include "hwy/highway.h"
 #include "kernels/cpu/simd-inl.h"
+#include "kernels/softmax_attention.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace tarn::kernels {
@@ -38,11 +39,6 @@ HWY_INLINE VecF32 exp2_nonpositive(F32 d, VecF32 x) {
   return hn::IfThenZeroElse(hn::Lt(x, hn::Set(d, -125.0f)), y);
 }
 
-/// Keys that query `q` of n sees among m: all, or the causal prefix.
-HWY_INLINE int64_t visible_keys(bool causal, int64_t q, int64_t n, int64_t m) {
-  return causal ? std::clamp<int64_t>(m - n + q + 1, 0, m) : m;
-}
-
 /// to[i, r] = factor·from[r, i] for r < rows; columns from `rows` up to to_stride become 0.
 HWY_INLINE void transpose_scaled(int64_t rows, int64_t dim, const float* from, int64_t from_stride,
                                  float factor, float* to, int64_t to_stride) {
@@ -55,13 +51,22 @@ HWY_INLINE void transpose_scaled(int64_t rows, int64_t dim, const float* from, i
     std::fill(to + i * to_stride + rows, to + (i + 1) * to_stride, 0.0f);
 }
 
-/// Scores s [keys, columns] of one key block: entry (j, q) becomes −∞ where query q (of the query
-/// block) may not see key j: j ≥ first_hidden + q.
-HWY_INLINE void hide_future(int64_t keys, int64_t columns, int64_t first_hidden, float* s,
-                            int64_t s_stride) {
-  for (int64_t j = 0; j < keys; ++j) {
-    const int64_t hidden = std::clamp<int64_t>(j - first_hidden + 1, 0, columns);
-    std::fill(s + j * s_stride, s + j * s_stride + hidden, kMinusInfinity);
+/// Scores s [keys, columns] of entries `first`, first + 1, … of a run: entry (j, q) becomes −∞ where
+/// query q does not see entry first + j.
+HWY_INLINE void hide_unseen(int64_t keys, int64_t columns, int64_t first, const KeyRun& run,
+                            float* s, int64_t s_stride) {
+  const F32 d;
+  const hn::RebindToSigned<F32> di;
+  const VecF32 hidden = hn::Set(d, kMinusInfinity);
+  for (int64_t c = 0; c < columns; c += kLanes) {
+    const auto from = hn::LoadU(di, run.from + c);
+    const auto to = hn::LoadU(di, run.to + c);
+    for (int64_t j = 0; j < keys; ++j) {
+      const auto entry = hn::Set(di, static_cast<int32_t>(first + j));
+      const auto seen = hn::AndNot(hn::Lt(entry, from), hn::Lt(entry, to));
+      float* at = s + j * s_stride + c;
+      hn::Store(hn::IfThenElse(hn::RebindMask(d, seen), hn::Load(d, at), hidden), d, at);
+    }
   }
 }
 

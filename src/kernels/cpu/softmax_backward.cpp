@@ -52,72 +52,68 @@ HWY_NOINLINE void weights_and_gradients(int64_t keys, int64_t columns, float sca
   }
 }
 
-/// Fills q, dout, log2_sum and delta for queries [first, first + count).
-HWY_INLINE void load_query_block(const SoftmaxBackwardArgs& args, int64_t sequence, int64_t head,
-                                 int64_t first, int64_t count, const BackwardBlock& block) {
+/// Fills q, dout, log2_sum and delta; `row` is that of the block's first query.
+HWY_INLINE void load_query_block(const SoftmaxBackwardArgs& args, int64_t row, int64_t head,
+                                 const QueryBlock& queries, const BackwardBlock& block) {
   const SoftmaxProblem& problem = args.problem;
-  const int64_t row = problem.queries.begin[sequence] + first;
-  transpose_scaled(count, problem.key_dim, args.q.at(row, head), args.q.row_stride,
+  const int64_t count = queries.count;
+  transpose_scaled(count, problem.key_dim, args.q.at(row, head), args.q.row_stride * queries.step,
                    static_cast<float>(problem.scale * kLog2e), block.q, kQueryBlock);
-  transpose_scaled(count, problem.value_dim, args.dout.at(row, head), args.dout.row_stride, 1.0f,
-                   block.dout, kQueryBlock);
+  transpose_scaled(count, problem.value_dim, args.dout.at(row, head),
+                   args.dout.row_stride * queries.step, 1.0f, block.dout, kQueryBlock);
   for (int64_t r = 0; r < count; ++r) {
-    const float log_sum = args.log_sum[(row + r) * problem.num_heads + head];
+    const int64_t query = row + r * queries.step;
+    const float log_sum = args.log_sum[query * problem.num_heads + head];
     // A query that saw no key has log Σ = −∞; +∞ makes its weights 0.
     block.log2_sum[r] =
         log_sum == kMinusInfinity ? -kMinusInfinity : log_sum * static_cast<float>(kLog2e);
     block.delta[r] =
-        dot_rows(problem.value_dim, args.dout.at(row + r, head), args.out.at(row + r, head));
+        dot_rows(problem.value_dim, args.dout.at(query, head), args.out.at(query, head));
   }
   std::fill(block.log2_sum + count, block.log2_sum + kQueryBlock, -kMinusInfinity);
   std::fill(block.delta + count, block.delta + kQueryBlock, 0.0f);
 }
 
-/// Adds what queries [first, first + count) of one head give to dk and dv and writes their dq.
-void backward_query_block(const SoftmaxBackwardArgs& args, int64_t sequence, int64_t head,
-                          int64_t first, int64_t count, const BackwardBlock& block) {
+/// Adds what one block of queries of one head gives to dk and dv of a run, and what the run gives to
+/// their dq.
+void backward_run(const SoftmaxBackwardArgs& args, int64_t sequence, int64_t head,
+                  const QueryBlock& queries, const KeyRun& run, const BackwardBlock& block) {
   const SoftmaxProblem& problem = args.problem;
-  const int64_t n = problem.queries.length[sequence];
-  const int64_t m = problem.keys.length[sequence];
   const int64_t kv_head = head / (problem.num_heads / problem.num_kv_heads);
-  const int64_t row = problem.queries.begin[sequence] + first;
-  const int64_t columns = round_up_lanes(count);
-  load_query_block(args, sequence, head, first, count, block);
-  for (int64_t r = 0; r < count; ++r) {
-    float* dq = args.dq.at(row + r, head);
-    std::fill(dq, dq + problem.key_dim, 0.0f);
-  }
-  const int64_t limit = visible_keys(problem.causal, first + count - 1, n, m);
-  const int64_t all_see = visible_keys(problem.causal, first, n, m);
-  for (int64_t j = 0; j < limit; j += kKeyBlock) {
-    const int64_t keys = std::min(kKeyBlock, limit - j);
-    const float* k = args.k.at(problem.keys, sequence, j, kv_head);
-    const float* v = args.v.at(problem.keys, sequence, j, kv_head);
-    small_gemm(keys, columns, problem.key_dim, {k, args.k.stride(), 1}, block.q, kQueryBlock,
-               block.p, kQueryBlock, false);
-    if (j + keys > all_see) {
-      hide_future(keys, columns, m - n + first + 1 - j, block.p, kQueryBlock);
+  const int64_t row = problem.queries.begin[sequence] + queries.first;
+  const int64_t columns = round_up_lanes(queries.count);
+  const int64_t k_stride = args.k.stride() * run.step;
+  const RunBounds bounds = bounds_of(run, queries.count);
+  for (int64_t j = bounds.from; j < bounds.to; j += kKeyBlock) {
+    const int64_t keys = std::min(kKeyBlock, bounds.to - j);
+    const int64_t key_row = run.first + j * run.step;
+    const float* k = args.k.at(problem.keys, sequence, key_row, kv_head);
+    const float* v = args.v.at(problem.keys, sequence, key_row, kv_head);
+    small_gemm(keys, columns, problem.key_dim, {k, k_stride, 1}, block.q, kQueryBlock, block.p,
+               kQueryBlock, false);
+    if (j < bounds.all_from || j + keys > bounds.all_to) {
+      hide_unseen(keys, columns, j, run, block.p, kQueryBlock);
     }
-    small_gemm(keys, columns, problem.value_dim, {v, args.v.stride(), 1}, block.dout, kQueryBlock,
-               block.ds, kQueryBlock, false);
+    small_gemm(keys, columns, problem.value_dim, {v, args.v.stride() * run.step, 1}, block.dout,
+               kQueryBlock, block.ds, kQueryBlock, false);
     weights_and_gradients(keys, columns, problem.scale, block);
-    small_gemm(keys, problem.value_dim, count, {block.p, kQueryBlock, 1}, args.dout.at(row, head),
-               args.dout.row_stride, args.dv.at(problem.keys, sequence, j, kv_head),
-               args.dv.stride(), true);
-    small_gemm(keys, problem.key_dim, count, {block.ds, kQueryBlock, 1}, args.q.at(row, head),
-               args.q.row_stride, args.dk.at(problem.keys, sequence, j, kv_head), args.dk.stride(),
+    small_gemm(keys, problem.value_dim, queries.count, {block.p, kQueryBlock, 1},
+               args.dout.at(row, head), args.dout.row_stride * queries.step,
+               args.dv.at(problem.keys, sequence, key_row, kv_head), args.dv.stride() * run.step,
                true);
-    small_gemm(count, problem.key_dim, keys, {block.ds, 1, kQueryBlock}, k, args.k.stride(),
-               args.dq.at(row, head), args.dq.row_stride, true);
+    small_gemm(keys, problem.key_dim, queries.count, {block.ds, kQueryBlock, 1},
+               args.q.at(row, head), args.q.row_stride * queries.step,
+               args.dk.at(problem.keys, sequence, key_row, kv_head), args.dk.stride() * run.step,
+               true);
+    small_gemm(queries.count, problem.key_dim, keys, {block.ds, 1, kQueryBlock}, k, k_stride,
+               args.dq.at(row, head), args.dq.row_stride * queries.step, true);
   }
 }
 
-/// One sequence and kv head: dk and dv of it, and dq of the heads that read it.
-void backward_kv_head(const SoftmaxBackwardArgs& args, int64_t sequence, int64_t kv_head,
-                      float* scratch) {
+/// One block of queries of one head.
+void backward_query_block(const SoftmaxBackwardArgs& args, int64_t sequence, int64_t head,
+                          const QueryBlock& queries, float* scratch) {
   const SoftmaxProblem& problem = args.problem;
-  const int64_t group = problem.num_heads / problem.num_kv_heads;
-  const int64_t n = problem.queries.length[sequence];
   BackwardBlock block;
   block.log2_sum = scratch;
   block.delta = block.log2_sum + kQueryBlock;
@@ -125,16 +121,14 @@ void backward_kv_head(const SoftmaxBackwardArgs& args, int64_t sequence, int64_t
   block.ds = block.p + kKeyBlock * kQueryBlock;
   block.q = block.ds + kKeyBlock * kQueryBlock;
   block.dout = block.q + problem.key_dim * kQueryBlock;
-  for (int64_t j = 0; j < problem.keys.length[sequence]; ++j) {
-    float* dk = args.dk.at(problem.keys, sequence, j, kv_head);
-    std::fill(dk, dk + problem.key_dim, 0.0f);
-    float* dv = args.dv.at(problem.keys, sequence, j, kv_head);
-    std::fill(dv, dv + problem.value_dim, 0.0f);
+  const int64_t row = problem.queries.begin[sequence] + queries.first;
+  load_query_block(args, row, head, queries, block);
+  for (int64_t r = 0; r < queries.count && !problem.accumulate; ++r) {
+    float* dq = args.dq.at(row + r * queries.step, head);
+    std::fill(dq, dq + problem.key_dim, 0.0f);
   }
-  for (int64_t head = kv_head * group; head < (kv_head + 1) * group; ++head) {
-    for (int64_t first = 0; first < n; first += kQueryBlock) {
-      backward_query_block(args, sequence, head, first, std::min(kQueryBlock, n - first), block);
-    }
+  for (int64_t i = 0; i < queries.num_runs; ++i) {
+    backward_run(args, sequence, head, queries, queries.runs[i], block);
   }
 }
 
@@ -146,7 +140,7 @@ HWY_AFTER_NAMESPACE();
 namespace tarn::kernels {
 namespace {
 
-HWY_EXPORT(backward_kv_head);
+HWY_EXPORT(backward_query_block);
 
 int64_t backward_scratch_size(const SoftmaxProblem& problem) {
   const int64_t floats = kQueryBlock * (2 + 2 * kKeyBlock + problem.key_dim + problem.value_dim);
@@ -158,6 +152,27 @@ struct BackwardWork {
   float* scratch;
   int64_t scratch_size;
 };
+
+/// One sequence and kv head: dk and dv of it, and dq of the heads that read it.
+void backward_kv_head(const SoftmaxBackwardArgs& args, int64_t sequence, int64_t kv_head,
+                      float* scratch) {
+  const SoftmaxProblem& problem = args.problem;
+  const int64_t group = problem.num_heads / problem.num_kv_heads;
+  for (int64_t j = 0; j < problem.keys.length[sequence] && !problem.accumulate; ++j) {
+    float* dk = args.dk.at(problem.keys, sequence, j, kv_head);
+    std::fill(dk, dk + problem.key_dim, 0.0f);
+    float* dv = args.dv.at(problem.keys, sequence, j, kv_head);
+    std::fill(dv, dv + problem.value_dim, 0.0f);
+  }
+  const int64_t blocks = num_query_blocks(problem, sequence);
+  QueryBlock queries;
+  for (int64_t head = kv_head * group; head < (kv_head + 1) * group; ++head) {
+    for (int64_t index = 0; index < blocks; ++index) {
+      describe_query_block(problem, sequence, head, index, queries);
+      HWY_DYNAMIC_DISPATCH(backward_query_block)(args, sequence, head, queries, scratch);
+    }
+  }
+}
 
 }  // namespace
 
@@ -174,9 +189,8 @@ void softmax_backward(const SoftmaxProblem& problem, Heads<const float> q, KeyRo
                [&work](int64_t begin, int64_t end, int thread) {
                  const int64_t kv_heads = work.args.problem.num_kv_heads;
                  for (int64_t item = begin; item < end; ++item) {
-                   HWY_DYNAMIC_DISPATCH(backward_kv_head)
-                   (work.args, item / kv_heads, item % kv_heads,
-                    work.scratch + thread * work.scratch_size);
+                   backward_kv_head(work.args, item / kv_heads, item % kv_heads,
+                                    work.scratch + thread * work.scratch_size);
                  }
                });
 }

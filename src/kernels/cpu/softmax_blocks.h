@@ -6,7 +6,7 @@
 
 namespace tarn::kernels {
 
-inline constexpr int64_t kQueryBlock = 64;
+inline constexpr int64_t kQueryBlock = kMaxQueryBlock;
 inline constexpr int64_t kKeyBlock = 64;
 /// Step path: keys that all heads of a sequence work through before the next ones. Their rows (all
 /// heads lie side by side in a cache) then cross memory once, in order. Whole vectors of any
@@ -38,6 +38,21 @@ struct SoftmaxBackwardArgs {
   KeyRows<float> dk;
   KeyRows<float> dv;
 };
+
+/// Blocks of queries of one sequence.
+int64_t num_query_blocks(const SoftmaxProblem& problem, int64_t sequence);
+/// Block `index` with its runs; entries of `from` and `to` past the block's queries see nothing.
+void describe_query_block(const SoftmaxProblem& problem, int64_t sequence, int64_t head,
+                          int64_t index, QueryBlock& block);
+
+/// The entries of a run that some query of the block sees, and those that all of them see.
+struct RunBounds {
+  int64_t from = 0;
+  int64_t to = 0;
+  int64_t all_from = 0;
+  int64_t all_to = 0;
+};
+RunBounds bounds_of(const KeyRun& run, int64_t queries);
 
 /// Sequences of one query: items [begin, end) of sequence·num_kv_heads + kv head; others are left
 /// alone. `scratch` has step_scratch_size floats.

@@ -85,12 +85,32 @@ HWY_NOINLINE bool update_weights(int64_t keys, int64_t columns, const ForwardBlo
   return any;
 }
 
-/// Divides by the sums and writes out and log Σ exp.
-HWY_INLINE void finish_block(const SoftmaxForwardArgs& args, int64_t sequence, int64_t head,
-                             int64_t first, int64_t count, const ForwardBlock& block) {
+/// The queries' part of the scratch: scaled queries, and what is known before the first key.
+HWY_INLINE void start_block(const SoftmaxForwardArgs& args, int64_t row, int64_t head,
+                            const QueryBlock& queries, const ForwardBlock& block) {
   const SoftmaxProblem& problem = args.problem;
-  for (int64_t r = 0; r < count; ++r) {
-    const int64_t row = problem.queries.begin[sequence] + first + r;
+  const float factor = static_cast<float>(problem.scale * kLog2e);
+  transpose_scaled(queries.count, problem.key_dim, args.q.at(row, head),
+                   args.q.row_stride * queries.step, factor, block.q, kQueryBlock);
+  std::fill(block.maximum, block.maximum + kQueryBlock, kMinusInfinity);
+  std::fill(block.sum, block.sum + kQueryBlock, 0.0f);
+  if (!problem.accumulate) return;
+  // The result of other keys counts as one key with the score log Σ and the value `out`.
+  for (int64_t r = 0; r < queries.count; ++r) {
+    const int64_t query = row + r * queries.step;
+    const float log_sum = args.log_sum[query * problem.num_heads + head];
+    block.maximum[r] = log_sum * static_cast<float>(kLog2e);
+    block.sum[r] = log_sum == kMinusInfinity ? 0.0f : 1.0f;
+    std::copy_n(args.out.at(query, head), problem.value_dim, block.o + r * block.o_stride);
+  }
+}
+
+/// Divides by the sums and writes out and log Σ exp.
+HWY_INLINE void finish_block(const SoftmaxForwardArgs& args, int64_t first_row, int64_t head,
+                             const QueryBlock& queries, const ForwardBlock& block) {
+  const SoftmaxProblem& problem = args.problem;
+  for (int64_t r = 0; r < queries.count; ++r) {
+    const int64_t row = first_row + r * queries.step;
     // With keys in view the largest weight is 1, so a sum of 0 means that there were none.
     const float sum = block.sum[r];
     float* out = args.out.at(row, head);
@@ -107,14 +127,40 @@ HWY_INLINE void finish_block(const SoftmaxForwardArgs& args, int64_t sequence, i
   }
 }
 
-/// Queries [first, first + count) of one sequence and head.
-void forward_query_block(const SoftmaxForwardArgs& args, int64_t sequence, int64_t head,
-                         int64_t first, int64_t count, float* scratch) {
+/// One run of keys; `empty`: no key has been seen, and block.o holds nothing yet.
+void forward_run(const SoftmaxForwardArgs& args, int64_t sequence, int64_t head,
+                 const QueryBlock& queries, const KeyRun& run, const ForwardBlock& block,
+                 bool& empty) {
   const SoftmaxProblem& problem = args.problem;
-  const int64_t n = problem.queries.length[sequence];
-  const int64_t m = problem.keys.length[sequence];
   const int64_t kv_head = head / (problem.num_heads / problem.num_kv_heads);
-  const int64_t columns = round_up_lanes(count);
+  const int64_t columns = round_up_lanes(queries.count);
+  const RunBounds bounds = bounds_of(run, queries.count);
+  for (int64_t j = bounds.from; j < bounds.to; j += kKeyBlock) {
+    const int64_t keys = std::min(kKeyBlock, bounds.to - j);
+    const int64_t key_row = run.first + j * run.step;
+    small_gemm(keys, columns, problem.key_dim,
+               {args.k.at(problem.keys, sequence, key_row, kv_head), args.k.stride() * run.step, 1},
+               block.q, kQueryBlock, block.s, kQueryBlock, false);
+    if (j < bounds.all_from || j + keys > bounds.all_to) {
+      hide_unseen(keys, columns, j, run, block.s, kQueryBlock);
+    }
+    const bool rescale = update_weights(keys, columns, block);
+    if (rescale && !empty) {
+      for (int64_t r = 0; r < queries.count; ++r) {
+        scale_span(problem.value_dim, block.rescale[r], block.o + r * block.o_stride);
+      }
+    }
+    small_gemm(queries.count, problem.value_dim, keys, {block.s, 1, kQueryBlock},
+               args.v.at(problem.keys, sequence, key_row, kv_head), args.v.stride() * run.step,
+               block.o, block.o_stride, !empty);
+    empty = false;
+  }
+}
+
+/// One block of queries of one sequence and head.
+void forward_query_block(const SoftmaxForwardArgs& args, int64_t sequence, int64_t head,
+                         const QueryBlock& queries, float* scratch) {
+  const SoftmaxProblem& problem = args.problem;
   ForwardBlock block;
   block.maximum = scratch;
   block.sum = block.maximum + kQueryBlock;
@@ -123,34 +169,13 @@ void forward_query_block(const SoftmaxForwardArgs& args, int64_t sequence, int64
   block.q = block.s + kKeyBlock * kQueryBlock;
   block.o = block.q + problem.key_dim * kQueryBlock;
   block.o_stride = problem.value_dim;
-
-  const float factor = static_cast<float>(problem.scale * kLog2e);
-  transpose_scaled(count, problem.key_dim, args.q.at(problem.queries.begin[sequence] + first, head),
-                   args.q.row_stride, factor, block.q, kQueryBlock);
-  std::fill(block.maximum, block.maximum + kQueryBlock, kMinusInfinity);
-  std::fill(block.sum, block.sum + kQueryBlock, 0.0f);
-
-  const int64_t limit = visible_keys(problem.causal, first + count - 1, n, m);
-  const int64_t all_see = visible_keys(problem.causal, first, n, m);
-  for (int64_t j = 0; j < limit; j += kKeyBlock) {
-    const int64_t keys = std::min(kKeyBlock, limit - j);
-    small_gemm(keys, columns, problem.key_dim,
-               {args.k.at(problem.keys, sequence, j, kv_head), args.k.stride(), 1}, block.q,
-               kQueryBlock, block.s, kQueryBlock, false);
-    if (j + keys > all_see) {
-      hide_future(keys, columns, m - n + first + 1 - j, block.s, kQueryBlock);
-    }
-    const bool rescale = update_weights(keys, columns, block);
-    if (rescale && j > 0) {
-      for (int64_t r = 0; r < count; ++r) {
-        scale_span(problem.value_dim, block.rescale[r], block.o + r * block.o_stride);
-      }
-    }
-    small_gemm(count, problem.value_dim, keys, {block.s, 1, kQueryBlock},
-               args.v.at(problem.keys, sequence, j, kv_head), args.v.stride(), block.o,
-               block.o_stride, j > 0);
+  const int64_t row = problem.queries.begin[sequence] + queries.first;
+  start_block(args, row, head, queries, block);
+  bool empty = !problem.accumulate;
+  for (int64_t i = 0; i < queries.num_runs; ++i) {
+    forward_run(args, sequence, head, queries, queries.runs[i], block, empty);
   }
-  finish_block(args, sequence, head, first, count, block);
+  finish_block(args, row, head, queries, block);
 }
 
 }  // namespace HWY_NAMESPACE
@@ -170,7 +195,7 @@ int64_t block_scratch_size(const SoftmaxProblem& problem) {
 
 struct ForwardWork {
   const SoftmaxForwardArgs& args;
-  int64_t blocks = 0;  // query blocks of the longest sequence
+  int64_t blocks = 0;  // query blocks of the sequence with most of them, at least two queries long
   float* scratch = nullptr;
   int64_t scratch_size = 0;  // floats per thread
 };
@@ -178,18 +203,18 @@ struct ForwardWork {
 /// Items [begin, end) of (sequence, head, query block), but for sequences of one query.
 void forward_items(const ForwardWork& work, int64_t begin, int64_t end, float* scratch) {
   const SoftmaxProblem& problem = work.args.problem;
+  QueryBlock queries;
   for (int64_t item = begin; item < end; ++item) {
     const int64_t pair = item / work.blocks;
     const int64_t sequence = pair / problem.num_heads;
+    const int64_t head = pair % problem.num_heads;
     // First, last, second, … : later blocks see more keys, so this evens out a split in the middle.
     const int64_t turn = item % work.blocks;
-    const int64_t block = turn % 2 == 0 ? turn / 2 : work.blocks - 1 - turn / 2;
-    const int64_t first = block * kQueryBlock;
-    const int64_t length = problem.queries.length[sequence];
-    if (length == 1 || first >= length) continue;
-    HWY_DYNAMIC_DISPATCH(forward_query_block)
-    (work.args, sequence, pair % problem.num_heads, first, std::min(kQueryBlock, length - first),
-     scratch);
+    const int64_t index = turn % 2 == 0 ? turn / 2 : work.blocks - 1 - turn / 2;
+    if (problem.queries.length[sequence] == 1) continue;
+    if (index >= num_query_blocks(problem, sequence)) continue;
+    describe_query_block(problem, sequence, head, index, queries);
+    HWY_DYNAMIC_DISPATCH(forward_query_block)(work.args, sequence, head, queries, scratch);
   }
 }
 
@@ -211,15 +236,16 @@ void softmax_forward(const SoftmaxProblem& problem, Heads<const float> q, KeyRow
                      Arena& arena) noexcept {
   ArenaScope scope(arena);
   const SoftmaxForwardArgs args{problem, q, k, v, out, log_sum};
-  int64_t longest = 0;
+  ForwardWork work{args};
   bool any_single = false;
   for (int64_t i = 0; i < problem.queries.count; ++i) {
-    longest = std::max(longest, problem.queries.length[i]);
-    any_single = any_single || problem.queries.length[i] == 1;
+    if (problem.queries.length[i] == 1) {
+      any_single = true;
+    } else {
+      work.blocks = std::max(work.blocks, num_query_blocks(problem, i));
+    }
   }
   ThreadPool* pool = pool_for(problem);
-  ForwardWork work{args};
-  work.blocks = (longest + kQueryBlock - 1) / kQueryBlock;
   work.scratch_size = std::max(step_scratch_size(problem), block_scratch_size(problem));
   work.scratch =
       arena.alloc<float>((pool == nullptr ? 1 : pool->num_threads()) * work.scratch_size);
@@ -231,7 +257,7 @@ void softmax_forward(const SoftmaxProblem& problem, Heads<const float> q, KeyRow
                                       work.scratch + thread * work.scratch_size);
                  });
   }
-  if (longest > 1) {
+  if (work.blocks > 0) {
     parallel_for(pool, problem.queries.count * problem.num_heads * work.blocks,
                  [&work](int64_t begin, int64_t end, int thread) {
                    forward_items(work, begin, end, work.scratch + thread * work.scratch_size);

@@ -129,39 +129,43 @@ HWY_INLINE void step_all_values(int64_t keys, int64_t dim, const float* p, const
   if (i < dim) step_values<1, true>(keys, p, v + i, stride, rescale, o + i, dim - i);
 }
 
-/// The queries of one sequence for kv heads [kv_begin, kv_end). Per query head the scratch holds
-/// maximum, sum, then the scaled query and the output so far.
-void step_sequence(const SoftmaxForwardArgs& args, int64_t sequence, int64_t kv_begin,
-                   int64_t kv_end, float* scratch) {
+/// The query of one sequence for heads [head_begin, head_end), which see the runs of `queries`. Per
+/// head the scratch holds maximum, sum, then the scaled query and the output so far.
+void step_sequence(const SoftmaxForwardArgs& args, int64_t sequence, int64_t head_begin,
+                   int64_t head_end, const QueryBlock& queries, float* scratch) {
   const SoftmaxProblem& problem = args.problem;
   const int64_t group = problem.num_heads / problem.num_kv_heads;
   const int64_t row = problem.queries.begin[sequence];
-  const int64_t num_keys = problem.keys.length[sequence];
   const int64_t head_size = 2 + problem.key_dim + problem.value_dim;
   const float factor = static_cast<float>(problem.scale * kLog2e);
   float* s = scratch;
   float* first_head = s + kStepKeys;
-  for (int64_t head = kv_begin * group; head < kv_end * group; ++head) {
-    float* state = first_head + (head - kv_begin * group) * head_size;
+  for (int64_t head = head_begin; head < head_end; ++head) {
+    float* state = first_head + (head - head_begin) * head_size;
     state[0] = kMinusInfinity;
     state[1] = 0.0f;
     copy_scaled(problem.key_dim, factor, args.q.at(row, head), state + 2);
     std::fill(state + 2 + problem.key_dim, state + head_size, 0.0f);
   }
-  for (int64_t j = 0; j < num_keys; j += kStepKeys) {
-    const int64_t keys = std::min(kStepKeys, num_keys - j);
-    for (int64_t head = kv_begin * group; head < kv_end * group; ++head) {
-      float* state = first_head + (head - kv_begin * group) * head_size;
-      step_scores(keys, problem.key_dim, state + 2,
-                  args.k.at(problem.keys, sequence, j, head / group), args.k.stride(), s);
-      const float rescale = step_weights(keys, s, state, state + 1);
-      step_all_values(keys, problem.value_dim, s,
-                      args.v.at(problem.keys, sequence, j, head / group), args.v.stride(), rescale,
-                      state + 2 + problem.key_dim);
+  for (int64_t i = 0; i < queries.num_runs; ++i) {
+    const KeyRun& run = queries.runs[i];
+    for (int64_t j = run.from[0]; j < run.to[0]; j += kStepKeys) {
+      const int64_t keys = std::min<int64_t>(kStepKeys, run.to[0] - j);
+      const int64_t key_row = run.first + j * run.step;
+      for (int64_t head = head_begin; head < head_end; ++head) {
+        float* state = first_head + (head - head_begin) * head_size;
+        step_scores(keys, problem.key_dim, state + 2,
+                    args.k.at(problem.keys, sequence, key_row, head / group),
+                    args.k.stride() * run.step, s);
+        const float rescale = step_weights(keys, s, state, state + 1);
+        step_all_values(keys, problem.value_dim, s,
+                        args.v.at(problem.keys, sequence, key_row, head / group),
+                        args.v.stride() * run.step, rescale, state + 2 + problem.key_dim);
+      }
     }
   }
-  for (int64_t head = kv_begin * group; head < kv_end * group; ++head) {
-    const float* state = first_head + (head - kv_begin * group) * head_size;
+  for (int64_t head = head_begin; head < head_end; ++head) {
+    const float* state = first_head + (head - head_begin) * head_size;
     const float sum = state[1];
     // With no key in sight the accumulated output is 0 already.
     copy_scaled(problem.value_dim, sum == 0.0f ? 0.0f : 1.0f / sum, state + 2 + problem.key_dim,
@@ -195,12 +199,20 @@ int64_t step_scratch_size(const SoftmaxProblem& problem) {
 void softmax_step_items(const SoftmaxForwardArgs& args, int64_t begin, int64_t end,
                         float* scratch) noexcept {
   const SoftmaxProblem& problem = args.problem;
+  const int64_t group = problem.num_heads / problem.num_kv_heads;
+  QueryBlock queries;
   while (begin < end) {
     const int64_t sequence = begin / problem.num_kv_heads;
     const int64_t first = begin % problem.num_kv_heads;
     const int64_t count = std::min(problem.num_kv_heads - first, end - begin);
-    if (problem.queries.length[sequence] == 1) {
-      HWY_DYNAMIC_DISPATCH(step_sequence)(args, sequence, first, first + count, scratch);
+    if (problem.queries.length[sequence] == 1 && num_query_blocks(problem, sequence) > 0) {
+      const int64_t head_end = (first + count) * group;
+      const bool same = problem.pattern == nullptr || problem.pattern->same_for_all_heads();
+      const int64_t heads = same ? count * group : 1;
+      for (int64_t head = first * group; head < head_end; head += heads) {
+        describe_query_block(problem, sequence, head, 0, queries);
+        HWY_DYNAMIC_DISPATCH(step_sequence)(args, sequence, head, head + heads, queries, scratch);
+      }
     }
     begin += count;
   }

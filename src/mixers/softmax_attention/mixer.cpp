@@ -1,11 +1,5 @@
-#include <algorithm>
-#include <cmath>
-#include <cstring>
-#include <vector>
-
-#include "kernels/softmax_attention.h"
+#include "mixers/common/attention_call.h"
 #include "mixers/layer_program.h"
-#include "mixers/softmax_attention/softmax_attention.h"
 
 namespace tarn::mixers::softmax_attention {
 
@@ -13,10 +7,10 @@ extern const MixerDef kDef;
 
 namespace {
 
-using kernels::Heads;
-using kernels::KeyRows;
-using kernels::Sequences;
-using kernels::SoftmaxProblem;
+/// The config object of a layer (keys as in README.md), checked.
+struct Config final : AttentionConfig {
+  bool causal = true;
+};
 
 const Config& config_of(const MixerConfig* config) { return static_cast<const Config&>(*config); }
 
@@ -24,308 +18,45 @@ Result<std::shared_ptr<const MixerConfig>> parse_config(const Json& json, int64_
                                                         const std::string& where) {
   JsonReader reader(json, where);
   auto config = std::make_shared<Config>();
-  config->model_dim = model_dim;
-  config->num_heads = reader.integer("num_heads", 1, 4096);
-  config->num_kv_heads = reader.integer("num_kv_heads", 1, 4096, config->num_heads);
-  config->key_dim = reader.integer("key_dim", 1, 4096);
-  config->value_dim = reader.integer("value_dim", 1, 4096, config->key_dim);
+  read_attention_config(reader, model_dim, *config);
   config->causal = reader.boolean("causal", true);
-  const double inverse_root =
-      1.0 / std::sqrt(static_cast<double>(std::max<int64_t>(1, config->key_dim)));
-  config->scale = static_cast<float>(reader.number("scale", 0.0, 1e6, inverse_root));
-  config->rotary_dim = reader.integer("rotary_dim", 0, 4096, 0);
-  config->rotary_base = reader.number("rotary_base", 1.0, 1e12, 10000.0);
-  if (config->num_kv_heads > 0 && config->num_heads % config->num_kv_heads != 0) {
-    reader.fail("num_kv_heads",
-                "got " + std::to_string(config->num_kv_heads) +
-                    ", wanted a divisor of num_heads = " + std::to_string(config->num_heads));
-  }
-  if (config->rotary_dim % 2 != 0 || config->rotary_dim > config->key_dim) {
-    reader.fail("rotary_dim",
-                "got " + std::to_string(config->rotary_dim) +
-                    ", wanted an even number up to key_dim = " + std::to_string(config->key_dim));
-  }
   TARN_RETURN_IF_ERROR(reader.finish());
   return std::shared_ptr<const MixerConfig>(std::move(config));
 }
 
-OpShape op_shape(const MixerConfig& base) {
-  const Config& config = config_of(&base);
-  OpShape shape;
-  shape.inputs = {{"q", config.num_heads, config.key_dim, OpInput::Range::kNormal},
-                  {"k", config.num_kv_heads, config.key_dim, OpInput::Range::kNormal},
-                  {"v", config.num_kv_heads, config.value_dim, OpInput::Range::kNormal}};
-  shape.out_heads = config.num_heads;
-  shape.out_dim = config.value_dim;
-  shape.saved_per_row = config.num_heads;  // log of the sum of exponentials
-  return shape;
-}
+OpShape op_shape(const MixerConfig& config) { return attention_shape(config_of(&config)); }
 
 std::vector<StateSpec> state_specs(const MixerConfig& base) {
   const Config& config = config_of(&base);
-  if (!config.causal) return {};
-  return {{"k", {config.num_kv_heads, config.key_dim}, 0.0f, true},
-          {"v", {config.num_kv_heads, config.value_dim}, 0.0f, true}};
-}
-
-int64_t position_of(const int64_t* positions, int64_t sequence) {
-  return positions == nullptr ? 0 : positions[sequence];
-}
-
-int64_t rows_spanned(const Sequences& sequences) {
-  int64_t rows = 0;
-  for (int64_t i = 0; i < sequences.count; ++i) {
-    rows = std::max(rows, sequences.begin[i] + sequences.length[i]);
-  }
-  return rows;
-}
-
-template <class T>
-void copy_rows(const Sequences& sequences, int64_t heads, int64_t dim, Heads<const T> from,
-               Heads<T> to) {
-  for (int64_t i = 0; i < sequences.count; ++i) {
-    for (int64_t r = sequences.begin[i]; r < sequences.begin[i] + sequences.length[i]; ++r) {
-      for (int64_t h = 0; h < heads; ++h) {
-        std::copy_n(from.at(r, h), dim, to.at(r, h));
-      }
-    }
-  }
-}
-
-void rotate(const Config& config, const Sequences& sequences, const int64_t* positions,
-            int64_t heads, bool inverse, Heads<float> x) {
-  kernels::rotary(sequences, positions, heads, config.rotary_dim, config.rotary_base, inverse, x);
-}
-
-void rotate(const Config& config, const Sequences& sequences, const int64_t* positions,
-            int64_t heads, bool inverse, Heads<double> x) {
-  kernels::reference::rotary(sequences, positions, heads, config.rotary_dim, config.rotary_base,
-                             inverse, x);
-}
-
-/// Positions to rotate by: the caller's, or zeros from `zeros` when it has none.
-const int64_t* positions_or_zeros(const int64_t* positions, int64_t count, Arena& arena) {
-  if (positions != nullptr) return positions;
-  int64_t* zeros = arena.alloc<int64_t>(count);
-  std::fill_n(zeros, count, 0);
-  return zeros;
-}
-
-/// `x` itself, or a rotated copy of it from the arena.
-template <class T>
-Heads<const T> rotated(const Config& config, const Sequences& sequences, const int64_t* positions,
-                       int64_t heads, Heads<const T> x, Arena& arena) {
-  if (config.rotary_dim == 0) return x;
-  const int64_t width = heads * config.key_dim;
-  Heads<T> copy{arena.alloc<T>(rows_spanned(sequences) * width), width, config.key_dim};
-  copy_rows(sequences, heads, config.key_dim, x, copy);
-  rotate(config, sequences, positions_or_zeros(positions, sequences.count, arena), heads, false,
-         copy);
-  return copy;
-}
-
-/// What the kernel reads: this call's rows, or the caches with this call's rows appended.
-template <class T>
-struct KeysAndValues {
-  Sequences keys;
-  KeyRows<const T> k;
-  KeyRows<const T> v;
-};
-
-/// The caches of `state` as key and value rows of positions[i] + length[i] entries each.
-template <class T, class Pointer>
-KeysAndValues<T> cached_rows(const Config& config, const Sequences& sequences,
-                             const int64_t* positions, std::span<Pointer* const* const> tensors,
-                             Arena& arena) {
-  int64_t* lengths = arena.alloc<int64_t>(sequences.count);
-  for (int64_t i = 0; i < sequences.count; ++i) {
-    lengths[i] = position_of(positions, i) + sequences.length[i];
-  }
-  KeysAndValues<T> result;
-  result.keys = {sequences.count, sequences.begin, lengths};
-  result.k.data = tensors[0];
-  result.k.row_stride = config.num_kv_heads * config.key_dim;
-  result.k.head_stride = config.key_dim;
-  result.v.data = tensors[1];
-  result.v.row_stride = config.num_kv_heads * config.value_dim;
-  result.v.head_stride = config.value_dim;
-  return result;
-}
-
-template <class T>
-void append_to_caches(const Config& config, const OpArgs<T>& args, Heads<const T> k) {
-  const int64_t k_width = config.num_kv_heads * config.key_dim;
-  const int64_t v_width = config.num_kv_heads * config.value_dim;
-  for (int64_t i = 0; i < args.sequences.count; ++i) {
-    for (int64_t r = 0; r < args.sequences.length[i]; ++r) {
-      const int64_t entry = position_of(args.positions, i) + r;
-      for (int64_t h = 0; h < config.num_kv_heads; ++h) {
-        std::copy_n(k.at(args.sequences.begin[i] + r, h), config.key_dim,
-                    args.state.tensors[0][i] + entry * k_width + h * config.key_dim);
-        std::copy_n(args.inputs[2].at(args.sequences.begin[i] + r, h), config.value_dim,
-                    args.state.tensors[1][i] + entry * v_width + h * config.value_dim);
-      }
-    }
-  }
-}
-
-template <class T>
-KeysAndValues<T> gather(const Config& config, const OpArgs<T>& args, Arena& arena) {
-  const Heads<const T> k =
-      rotated(config, args.sequences, args.positions, config.num_kv_heads, args.inputs[1], arena);
-  if (args.state) {
-    append_to_caches(config, args, k);
-    return cached_rows<T>(config, args.sequences, args.positions, args.state.tensors, arena);
-  }
-  KeysAndValues<T> result;
-  result.keys = args.sequences;
-  result.k.shared = k;
-  result.v.shared = args.inputs[2];
-  return result;
-}
-
-SoftmaxProblem problem_of(const Config& config, const Sequences& queries, const Sequences& keys,
-                          ThreadPool* pool) {
-  SoftmaxProblem problem;
-  problem.queries = queries;
-  problem.keys = keys;
-  problem.num_heads = config.num_heads;
-  problem.num_kv_heads = config.num_kv_heads;
-  problem.key_dim = config.key_dim;
-  problem.value_dim = config.value_dim;
-  problem.scale = config.scale;
-  problem.causal = config.causal;
-  problem.pool = pool;
-  return problem;
+  return config.causal ? attention_cache(config) : std::vector<StateSpec>();
 }
 
 void recurrent(const OpArgs<double>& args) {
-  const Config& config = config_of(args.config);
-  Arena arena;
-  const Heads<const double> q =
-      rotated(config, args.sequences, args.positions, config.num_heads, args.inputs[0], arena);
-  const KeysAndValues<double> rows = gather(config, args, arena);
-  kernels::reference::softmax_attention(problem_of(config, args.sequences, rows.keys, nullptr), q,
-                                        rows.k, rows.v, args.out);
+  const bool causal = config_of(args.config).causal;
+  cached_attention_reference(
+      config_of(args.config),
+      [causal](int64_t, int64_t query, int64_t key, int64_t) { return !causal || key <= query; },
+      args);
 }
 
 void attend(const OpArgs<float>& args) noexcept {
   const Config& config = config_of(args.config);
-  ArenaScope scope(*args.arena);
-  const Heads<const float> q = rotated(config, args.sequences, args.positions, config.num_heads,
-                                       args.inputs[0], *args.arena);
-  const KeysAndValues<float> rows = gather(config, args, *args.arena);
-  kernels::softmax_forward(problem_of(config, args.sequences, rows.keys, args.pool), q, rows.k,
-                           rows.v, args.out, args.saved, *args.arena);
-}
-
-void backward_without_state(const Config& config, const OpBackwardArgs& args) {
-  const OpArgs<float>& forward = args.forward;
-  Arena& arena = *forward.arena;
-  const int64_t* positions = positions_or_zeros(forward.positions, forward.sequences.count, arena);
-  const Heads<const float> q =
-      rotated(config, forward.sequences, positions, config.num_heads, forward.inputs[0], arena);
-  const Heads<const float> k =
-      rotated(config, forward.sequences, positions, config.num_kv_heads, forward.inputs[1], arena);
-  const auto rows = [](auto heads) {
-    KeyRows<typename std::remove_pointer<decltype(heads.data)>::type> result;
-    result.shared = heads;
-    return result;
-  };
-  kernels::softmax_backward(problem_of(config, forward.sequences, forward.sequences, forward.pool),
-                            q, rows(k), rows(forward.inputs[2]), forward.out, forward.saved,
-                            args.dout, args.dinputs[0], rows(args.dinputs[1]),
-                            rows(args.dinputs[2]), arena);
-  if (config.rotary_dim > 0) {
-    rotate(config, forward.sequences, positions, config.num_heads, true, args.dinputs[0]);
-    rotate(config, forward.sequences, positions, config.num_kv_heads, true, args.dinputs[1]);
-  }
-}
-
-/// Splits the gradient of one whole cache into the part of earlier entries (dinitial) and the part
-/// of this call's rows, after adding what arrives from later calls (dfinal).
-void split_cache_gradient(const Config& config, const OpBackwardArgs& args, size_t tensor,
-                          int64_t dim, float* const* dcache) {
-  const Sequences& sequences = args.forward.sequences;
-  const int64_t width = config.num_kv_heads * dim;
-  for (int64_t i = 0; i < sequences.count; ++i) {
-    const int64_t position = position_of(args.forward.positions, i);
-    const int64_t entries = position + sequences.length[i];
-    if (args.dfinal) {
-      const float* from_later = args.dfinal.tensors[tensor][i];
-      for (int64_t j = 0; j < entries * width; ++j) dcache[i][j] += from_later[j];
-    }
-    if (args.dinitial) {
-      std::copy_n(dcache[i], position * width, args.dinitial.tensors[tensor][i]);
-    }
-    for (int64_t r = 0; r < sequences.length[i]; ++r) {
-      for (int64_t h = 0; h < config.num_kv_heads; ++h) {
-        std::copy_n(dcache[i] + (position + r) * width + h * dim, dim,
-                    args.dinputs[tensor + 1].at(sequences.begin[i] + r, h));
-      }
-    }
-  }
-}
-
-void backward_with_state(const Config& config, const OpBackwardArgs& args) {
-  const OpArgs<float>& forward = args.forward;
-  Arena& arena = *forward.arena;
-  const Sequences& sequences = forward.sequences;
-  const int64_t* positions = positions_or_zeros(forward.positions, sequences.count, arena);
-  const Heads<const float> q =
-      rotated(config, sequences, positions, config.num_heads, forward.inputs[0], arena);
-  const KeysAndValues<float> rows =
-      cached_rows<float>(config, sequences, positions, forward.state.tensors, arena);
-
-  KeyRows<float> dk;
-  KeyRows<float> dv;
-  float** dk_data = arena.alloc<float*>(sequences.count);
-  float** dv_data = arena.alloc<float*>(sequences.count);
-  dk.row_stride = rows.k.row_stride;
-  dk.head_stride = rows.k.head_stride;
-  dv.row_stride = rows.v.row_stride;
-  dv.head_stride = rows.v.head_stride;
-  for (int64_t i = 0; i < sequences.count; ++i) {
-    dk_data[i] = arena.alloc<float>(rows.keys.length[i] * dk.row_stride);
-    dv_data[i] = arena.alloc<float>(rows.keys.length[i] * dv.row_stride);
-  }
-  dk.data = dk_data;
-  dv.data = dv_data;
-  kernels::softmax_backward(problem_of(config, sequences, rows.keys, forward.pool), q, rows.k,
-                            rows.v, forward.out, forward.saved, args.dout, args.dinputs[0], dk, dv,
-                            arena);
-  split_cache_gradient(config, args, 0, config.key_dim, dk_data);
-  split_cache_gradient(config, args, 1, config.value_dim, dv_data);
-  if (config.rotary_dim > 0) {
-    rotate(config, sequences, positions, config.num_heads, true, args.dinputs[0]);
-    rotate(config, sequences, positions, config.num_kv_heads, true, args.dinputs[1]);
-  }
+  cached_attention(config, {config.causal}, args);
 }
 
 void backward(const OpBackwardArgs& args) noexcept {
   const Config& config = config_of(args.forward.config);
-  ArenaScope scope(*args.forward.arena);
-  if (args.forward.state) {
-    backward_with_state(config, args);
-  } else {
-    backward_without_state(config, args);
-  }
+  cached_attention_backward(config, {config.causal}, args);
 }
 
-/// Per head and pair of query and key: a score (2·K) and a weighted value (2·V); backward computes
-/// scores again, weights' gradients and dv (V each), dq and dk (K each): 6·K + 4·V. T·(T + 1)/2 pairs
-/// when causal, T² when not; a step has one query and T + 1 keys.
+/// T·(T + 1)/2 pairs of query and key when causal, T² when not; a step has one query and T + 1 keys.
 double flops(const MixerConfig& base, OpPass pass, int64_t tokens) {
   const Config& config = config_of(&base);
-  const auto key_dim = static_cast<double>(config.key_dim);
-  const auto value_dim = static_cast<double>(config.value_dim);
   const auto count = static_cast<double>(tokens);
-  const double per_pair =
-      pass == OpPass::kBackward ? 6 * key_dim + 4 * value_dim : 2 * (key_dim + value_dim);
   const double pairs = pass == OpPass::kStep ? count + 1
                        : config.causal       ? count * (count + 1) / 2
                                              : count * count;
-  return static_cast<double>(config.num_heads) * per_pair * pairs;
+  return attention_flops(config, pass, pairs);
 }
 
 LayerProgram layer(const MixerConfig& config) {
