@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -509,6 +510,99 @@ TEST(Rotary, ScoresDependOnDistanceOnly) {
     return std::inner_product(q.row(0), q.row(0) + 32, k.row(0), 0.0);
   };
   EXPECT_NEAR(score(7, 3), score(1007, 1003), 32.0 * 4.0 * kEps);
+}
+
+/// Every query sees an interval of its own of each of two runs: even keys, then odd keys.
+struct DrawnPattern final : KeyPattern {
+  int64_t num_blocks(const SoftmaxProblem& problem, int64_t sequence) const final {
+    return (problem.queries.length[sequence] + 2) / 3;
+  }
+  void describe(const SoftmaxProblem& problem, int64_t sequence, int64_t head, int64_t index,
+                QueryBlock& block) const final {
+    // Blocks of every third query.
+    const int64_t blocks = num_blocks(problem, sequence);
+    block.first = index;
+    block.step = blocks;
+    block.count = (problem.queries.length[sequence] - index + blocks - 1) / blocks;
+    for (int64_t odd = 0; odd < 2; ++odd) {
+      const int64_t entries = (problem.keys.length[sequence] + 1 - odd) / 2;
+      KeyRun& run = block.add_run(odd, 2, entries);
+      for (int64_t r = 0; r < block.count; ++r) {
+        const auto [from, to] = interval(index + r * blocks, head, odd, entries);
+        run.from[r] = from;
+        run.to[r] = to;
+      }
+    }
+  }
+  bool same_for_all_heads() const final { return false; }
+
+  /// Some are empty.
+  static std::pair<int32_t, int32_t> interval(int64_t query, int64_t head, int64_t odd,
+                                              int64_t entries) {
+    const int64_t from = (query * 7 + head * 5 + odd * 11) % (entries + 1);
+    const int64_t size = (query * 13 + head) % 90;
+    return {static_cast<int32_t>(from), static_cast<int32_t>(std::min(entries, from + size))};
+  }
+  static bool sees(int64_t query, int64_t head, int64_t key, int64_t num_keys) {
+    const auto [from, to] = interval(query, head, key % 2, (num_keys + 1 - key % 2) / 2);
+    return key / 2 >= from && key / 2 < to;
+  }
+};
+
+/// What the reference gives query `t` of sequence 0 and one head when it may see `keys` only.
+std::vector<double> seen_only(Attention& attention, int64_t t, int64_t head,
+                              const std::vector<int64_t>& keys) {
+  const Shape& shape = attention.shape();
+  const SoftmaxProblem& all = attention.problem();
+  std::vector<double> q, k, v, out(static_cast<size_t>(shape.value_dim));
+  const float* query = attention.q.at(attention.query_begin()[0] + t, head);
+  q.assign(query, query + shape.key_dim);
+  for (const int64_t key : keys) {
+    const float* key_row = attention.k.at(all.keys, 0, key, 0);
+    const float* value_row = attention.v.at(all.keys, 0, key, 0);
+    k.insert(k.end(), key_row, key_row + shape.key_dim);
+    v.insert(v.end(), value_row, value_row + shape.value_dim);
+  }
+  const int64_t begin = 0, one = 1, count = static_cast<int64_t>(keys.size());
+  SoftmaxProblem problem = all;
+  problem.queries = {1, &begin, &one};
+  problem.keys = {1, &begin, &count};
+  problem.num_heads = problem.num_kv_heads = 1;
+  KeyRows<const double> k_rows, v_rows;
+  k_rows.shared = {k.data(), shape.key_dim, shape.key_dim};
+  v_rows.shared = {v.data(), shape.value_dim, shape.value_dim};
+  reference::softmax_attention(problem, {q.data(), shape.key_dim, shape.key_dim}, k_rows, v_rows,
+                               {out.data(), shape.value_dim, shape.value_dim});
+  return out;
+}
+
+TEST(SoftmaxPattern, EachQuerySeesItsIntervalsOnly) {
+  for_each_target([] {
+    for (const int64_t queries : {150, 1}) {
+      Attention attention({.queries = {queries},
+                           .keys = {171},
+                           .num_heads = 3,
+                           .num_kv_heads = 1,
+                           .key_dim = 7,
+                           .value_dim = 19});
+      const DrawnPattern pattern;
+      attention.problem().pattern = &pattern;
+      TestRows got = attention.forward();
+      for (int64_t t = 0; t < queries; ++t) {
+        for (int64_t head = 0; head < 3; ++head) {
+          std::vector<int64_t> keys;
+          for (int64_t j = 0; j < 171; ++j) {
+            if (DrawnPattern::sees(t, head, j, 171)) keys.push_back(j);
+          }
+          const std::vector<double> want = seen_only(attention, t, head, keys);
+          const float* row = got.row(attention.query_begin()[0] + t) + head * 19;
+          for (int64_t c = 0; c < 19; ++c) {
+            ASSERT_NEAR(row[c], want[static_cast<size_t>(c)], 16 * kEps) << t << " " << head;
+          }
+        }
+      }
+    }
+  });
 }
 
 }  // namespace
