@@ -38,7 +38,7 @@ struct SlotPattern final : kernels::KeyPattern {
 /// The rows of one sequence in one call.
 struct Plan {
   SlotLayout::Call call;
-  bool in_slots = false;  ///< one token that reads its slots: no rows
+  bool in_slots = false;  ///< one token: the rows are the slots
   int64_t rows = 0;
   int32_t* source = nullptr;
   int32_t* held = nullptr;
@@ -58,6 +58,7 @@ Plan* make_plans(const AttentionConfig& config, const SlotLayout& layout, const 
     Plan& plan = plans[i] = Plan();
     plan.call = {position_of(args.positions, i), args.sequences.length[i]};
     plan.in_slots = single_reads_slots && plan.call.tokens == 1;
+    plan.rows = layout.num_slots();
     if (!plan.in_slots) {
       plan.source = arena.alloc<int32_t>(layout.max_rows(plan.call));
       plan.held = arena.alloc<int32_t>(layout.num_slots());
