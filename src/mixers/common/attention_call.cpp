@@ -210,7 +210,8 @@ void backward_with_state(const AttentionConfig& config, const VisibleKeys& visib
 
 }  // namespace
 
-void read_attention_config(JsonReader& reader, int64_t model_dim, AttentionConfig& config) {
+void read_attention_config(JsonReader& reader, int64_t model_dim, AttentionConfig& config,
+                           bool rotary) {
   config.model_dim = model_dim;
   config.num_heads = reader.integer("num_heads", 1, 4096);
   config.num_kv_heads = reader.integer("num_kv_heads", 1, 4096, config.num_heads);
@@ -219,8 +220,10 @@ void read_attention_config(JsonReader& reader, int64_t model_dim, AttentionConfi
   const double inverse_root =
       1.0 / std::sqrt(static_cast<double>(std::max<int64_t>(1, config.key_dim)));
   config.scale = static_cast<float>(reader.number("scale", 0.0, 1e6, inverse_root));
-  config.rotary_dim = reader.integer("rotary_dim", 0, 4096, 0);
-  config.rotary_base = reader.number("rotary_base", 1.0, 1e12, 10000.0);
+  if (rotary) {
+    config.rotary_dim = reader.integer("rotary_dim", 0, 4096, 0);
+    config.rotary_base = reader.number("rotary_base", 1.0, 1e12, 10000.0);
+  }
   if (config.num_kv_heads > 0 && config.num_heads % config.num_kv_heads != 0) {
     reader.fail("num_kv_heads",
                 "got " + std::to_string(config.num_kv_heads) +

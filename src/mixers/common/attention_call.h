@@ -22,8 +22,10 @@ struct AttentionConfig : MixerConfig {
   double rotary_base = 10000.0;
 };
 
-/// Reads num_heads, num_kv_heads, key_dim, value_dim, scale, rotary_dim and rotary_base.
-void read_attention_config(JsonReader& reader, int64_t model_dim, AttentionConfig& config);
+/// Reads num_heads, num_kv_heads, key_dim, value_dim and scale, and with `rotary` rotary_dim and
+/// rotary_base.
+void read_attention_config(JsonReader& reader, int64_t model_dim, AttentionConfig& config,
+                           bool rotary = true);
 
 /// Inputs q, k, v; log Σ exp is kept for the backward pass.
 OpShape attention_shape(const AttentionConfig& config);
