@@ -215,8 +215,9 @@ LayerProgram recurrent_layer(const MixerConfig& base) {
   LayerBuilder builder(recurrent_shape(base), recurrent_states(base), config.model_dim);
   std::vector<Slice> gates;
   for (int64_t direction = 0; direction < config.directions(); ++direction) {
-    gates.push_back(builder.linear(std::string("in") + kSuffixes[direction], builder.x(), blocks,
-                                   {.bias = true, .scale = start_bound(config)}));
+    gates.push_back(
+        builder.linear(std::string("in") + kSuffixes[direction], builder.x(), blocks,
+                       {.bias = true, .start = Init{Init::Kind::kUniform, start_bound(config)}}));
   }
   return builder.finish("out", builder.op(std::move(gates)), {.bias = true});
 }
