@@ -204,7 +204,8 @@ class StepTimes {
 
 Status check_options(const mixers::MixerDef& mixer, const LongRunOptions& options) {
   if (mixer.step == nullptr) {
-    return Error{ErrorCode::kUnsupported, "this mixer has no operator with a step form", mixer.name};
+    return Error{ErrorCode::kUnsupported, "this mixer has no operator with a step form",
+                 mixer.name};
   }
   const int64_t limit = mixer.bounded_state ? INT64_MAX : kMostUnbounded;
   if (options.tokens >= 1 && options.tokens <= limit) return {};

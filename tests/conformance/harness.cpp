@@ -210,6 +210,15 @@ Outcome<float> Harness::run(FormFunction form, const Problem& problem, int64_t c
   return call<float>(form, problem, chunk_size, pool);
 }
 
+Outcome<float> Harness::run_rows(const std::vector<std::vector<double>>& rows) const {
+  Problem problem = make_problem({{static_cast<int64_t>(rows.size())}, {}, 0}, 1, true);
+  for (size_t r = 0; r < rows.size(); ++r) {
+    std::copy(rows[r].begin(), rows[r].end(),
+              problem.inputs.begin() + static_cast<int64_t>(r) * problem.width);
+  }
+  return run(mixer.chunk, problem, 0);
+}
+
 Outcome<float> Harness::run_steps(const Problem& problem) const {
   const size_t count = problem.begins.size();
   Outcome<float> total;

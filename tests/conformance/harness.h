@@ -99,6 +99,8 @@ class Harness {
   using FormFunction = void (*)(const mixers::OpArgs<float>&) noexcept;
   Outcome<float> run(FormFunction form, const Problem& problem, int64_t chunk_size,
                      ThreadPool* pool = nullptr) const;
+  /// The chunk form on one sequence of these inputs (in the order of OpShape) from the initial state.
+  Outcome<float> run_rows(const std::vector<std::vector<double>>& rows) const;
   /// Feeds the problem one token at a time through the step form.
   Outcome<float> run_steps(const Problem& problem) const;
   /// Gradient of Σ out·dout + Σ final·dfinal.

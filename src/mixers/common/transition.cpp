@@ -1,5 +1,7 @@
 #include "mixers/common/transition.h"
 
+#include <cmath>
+
 #include "mixers/common/operator_rows.h"
 
 namespace tarn::mixers {
@@ -160,6 +162,14 @@ void transition_backward(const OpBackwardArgs& args) noexcept {
       }
     }
   });
+}
+
+void read_heads(JsonReader& reader, TransitionConfig& config) {
+  config.num_heads = reader.integer("num_heads", 1, 4096);
+  config.num_key_heads = config.num_heads;
+  config.key_dim = reader.integer("key_dim", 1, 4096);
+  config.value_dim = reader.integer("value_dim", 1, 4096, config.key_dim);
+  config.scale = 1.0 / std::sqrt(static_cast<double>(config.key_dim));
 }
 
 double transition_flops(const MixerConfig& base, OpPass pass, int64_t tokens) {

@@ -42,4 +42,42 @@ void transition_backward(const OpBackwardArgs& args) noexcept;
 /// and 22.
 double transition_flops(const MixerConfig& config, OpPass pass, int64_t tokens);
 
+/// Reads num_heads (also of keys), key_dim and value_dim (= key_dim); queries are scaled by K^(−1/2).
+void read_heads(JsonReader& reader, TransitionConfig& config);
+
+/// What a mechanism of the family says itself.
+struct TransitionMixer {
+  const char* name;
+  const char* summary;
+  const char* recurrence;
+  const char* source;
+  const char* state_formula;
+  decltype(MixerDef::parse_config) parse_config;
+  decltype(MixerDef::layer) layer;
+  decltype(MixerDef::example_configs) example_configs;
+};
+
+/// Its definition: operator, state and forms are those above.
+constexpr MixerDef transition_mixer(const TransitionMixer& own) {
+  return {
+      .name = own.name,
+      .summary = own.summary,
+      .recurrence = own.recurrence,
+      .source = own.source,
+      .state_formula = own.state_formula,
+      .bounded_state = true,
+      .parse_config = own.parse_config,
+      .state_specs = transition_states,
+      .op_shape = transition_shape,
+      .recurrent = transition_recurrent,
+      .parallel = nullptr,
+      .chunk = transition_chunk,
+      .step = transition_step,
+      .backward = transition_backward,
+      .flops = transition_flops,
+      .layer = own.layer,
+      .example_configs = own.example_configs,
+  };
+}
+
 }  // namespace tarn::mixers

@@ -25,17 +25,13 @@ Result<std::shared_ptr<const MixerConfig>> parse_config(const Json& json, int64_
   JsonReader reader(json, where);
   auto config = std::make_shared<Config>();
   config->model_dim = model_dim;
-  config->num_heads = reader.integer("num_heads", 1, 4096);
-  config->num_key_heads = config->num_heads;
-  config->key_dim = reader.integer("key_dim", 1, 4096);
-  config->value_dim = reader.integer("value_dim", 1, 4096, config->key_dim);
+  read_heads(reader, *config);
   config->conv_width = reader.integer("conv_width", 1, 64, 4);
   config->negative_eigenvalues = reader.boolean("negative_eigenvalues", false);
   config->norm_eps = reader.number("norm_eps", 0.0, 1.0, 1e-5);
   TARN_RETURN_IF_ERROR(reader.finish());
   config->erase = Erase::kDelta;
   config->has_beta = true;
-  config->scale = 1.0 / std::sqrt(static_cast<double>(config->key_dim));
   return std::shared_ptr<const MixerConfig>(std::move(config));
 }
 
@@ -65,26 +61,16 @@ std::vector<std::string> example_configs() {
 
 }  // namespace
 
-const MixerDef kDef{
+constinit const MixerDef kDef = transition_mixer({
     .name = "delta_rule",
     .summary = "fast weights that replace what a key held before",
     .recurrence = "S = S + beta k (x) (v - S^T k); o = K^-1/2 S^T q",
-    .source =
-        "Schlag 2021, arXiv 2102.11174, eq. 24; Yang 2024, arXiv 2406.06484; constants as in "
-        "flash-linear-attention",
+    .source = "Schlag 2021, arXiv 2102.11174, eq. 24; Yang 2024, arXiv 2406.06484; constants as in "
+              "flash-linear-attention",
     .state_formula = "4*(H*K*V + (W - 1)*H*(2*K + V))",
-    .bounded_state = true,
     .parse_config = parse_config,
-    .state_specs = transition_states,
-    .op_shape = transition_shape,
-    .recurrent = transition_recurrent,
-    .parallel = nullptr,
-    .chunk = transition_chunk,
-    .step = transition_step,
-    .backward = transition_backward,
-    .flops = transition_flops,
     .layer = layer,
     .example_configs = example_configs,
-};
+});
 
 }  // namespace tarn::mixers::delta_rule

@@ -10,19 +10,8 @@ namespace {
 
 using conformance::Harness;
 using conformance::Outcome;
-using conformance::Problem;
 
 const MixerDef& definition() { return **find_mixer("delta_rule", "test"); }
-
-/// Rows of the operator's inputs, in the order of its shape.
-Outcome<float> run(const Harness& harness, const std::vector<std::vector<double>>& rows) {
-  Problem problem = harness.make_problem({{static_cast<int64_t>(rows.size())}, {}, 0}, 1, true);
-  for (size_t r = 0; r < rows.size(); ++r) {
-    std::copy(rows[r].begin(), rows[r].end(),
-              problem.inputs.begin() + static_cast<int64_t>(r) * problem.width);
-  }
-  return harness.run(definition().chunk, problem, 0);
-}
 
 TEST(DeltaRule, AKeyWrittenAgainHoldsTheNewValueOnly) {
   // Columns: q (2), k (2), v, beta. Two orthogonal keys; the first is written twice.
@@ -32,7 +21,7 @@ TEST(DeltaRule, AKeyWrittenAgainHoldsTheNewValueOnly) {
                                                  {unit, 0.0, -0.8, 0.6, 7.0, 1.0},
                                                  {unit * 0.6, unit * 0.8, 0.6, 0.8, -2.0, 1.0},
                                                  {unit * -0.8, unit * 0.6, 0.6, 0.8, 4.0, 0.5}};
-  const Outcome<float> got = run(harness, rows);
+  const Outcome<float> got = harness.run_rows(rows);
   EXPECT_NEAR(got.out[2], -2.0, 1e-5);  // 5 is gone
   EXPECT_NEAR(got.out[3], 7.0, 1e-5);   // the other key was not touched
   const double first = 0.6 * static_cast<double>(got.state[0][0][0]);

@@ -77,26 +77,16 @@ std::vector<std::string> example_configs() {
 
 }  // namespace
 
-const MixerDef kDef{
+constinit const MixerDef kDef = transition_mixer({
     .name = "gated_delta_rule",
     .summary = "the delta rule with a decay per head and token",
     .recurrence = "S' = alpha S; S = S' + beta k (x) (v - S'^T k); o = K^-1/2 S^T q",
-    .source =
-        "Yang 2024, arXiv 2412.06464, eq. 10; constants as in flash-linear-attention and "
-        "transformers (Qwen3-Next)",
+    .source = "Yang 2024, arXiv 2412.06464, eq. 10; constants as in flash-linear-attention and "
+              "transformers (Qwen3-Next)",
     .state_formula = "4*(H*K*V + (W - 1)*(2*Hk*K + H*V))",
-    .bounded_state = true,
     .parse_config = parse_config,
-    .state_specs = transition_states,
-    .op_shape = transition_shape,
-    .recurrent = transition_recurrent,
-    .parallel = nullptr,
-    .chunk = transition_chunk,
-    .step = transition_step,
-    .backward = transition_backward,
-    .flops = transition_flops,
     .layer = layer,
     .example_configs = example_configs,
-};
+});
 
 }  // namespace tarn::mixers::gated_delta_rule

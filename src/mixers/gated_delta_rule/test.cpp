@@ -10,19 +10,8 @@ namespace {
 
 using conformance::Harness;
 using conformance::Outcome;
-using conformance::Problem;
 
 const MixerDef& definition() { return **find_mixer("gated_delta_rule", "test"); }
-
-/// Rows of the operator's inputs, in the order of its shape.
-Outcome<float> run(const Harness& harness, const std::vector<std::vector<double>>& rows) {
-  Problem problem = harness.make_problem({{static_cast<int64_t>(rows.size())}, {}, 0}, 1, true);
-  for (size_t r = 0; r < rows.size(); ++r) {
-    std::copy(rows[r].begin(), rows[r].end(),
-              problem.inputs.begin() + static_cast<int64_t>(r) * problem.width);
-  }
-  return harness.run(definition().chunk, problem, 0);
-}
 
 TEST(GatedDeltaRule, DecaysBeforeItErases) {
   // Columns: q, k, v, g, beta of one head and one channel.
@@ -30,7 +19,7 @@ TEST(GatedDeltaRule, DecaysBeforeItErases) {
   const std::vector<std::vector<double>> rows = {{1.0, 1.0, 8.0, 0.0, 1.0},
                                                  {1.0, 1.0, 0.0, std::log(0.5), 0.25},
                                                  {1.0, 1.0, 9.0, -500.0, 0.0}};
-  const Outcome<float> got = run(harness, rows);
+  const Outcome<float> got = harness.run_rows(rows);
   EXPECT_NEAR(got.out[0], 8.0, 1e-6);
   EXPECT_NEAR(got.out[1], 3.0, 1e-6);  // 8 halved to 4, a quarter of it erased
   EXPECT_EQ(got.out[2], 0.0f);         // all forgotten, nothing written
@@ -41,7 +30,7 @@ TEST(GatedDeltaRule, ValueHeadsShareTheKeysOfTheirGroup) {
                         R"({"num_heads": 4, "num_key_heads": 2, "key_dim": 1, "value_dim": 1})");
   // q (2), k (2), v (4), g (4), beta (4): only key head 1 is read.
   const Outcome<float> got =
-      run(harness, {{0.0, 1.0, 1.0, 1.0, 1.0, 2.0, 3.0, 4.0, 0, 0, 0, 0, 1.0, 1.0, 1.0, 1.0}});
+      harness.run_rows({{0.0, 1.0, 1.0, 1.0, 1.0, 2.0, 3.0, 4.0, 0, 0, 0, 0, 1.0, 1.0, 1.0, 1.0}});
   EXPECT_EQ(std::vector<float>(got.out.begin(), got.out.begin() + 4),
             (std::vector<float>{0.0f, 0.0f, 3.0f, 4.0f}));
 }

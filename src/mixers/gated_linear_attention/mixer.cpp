@@ -23,16 +23,12 @@ Result<std::shared_ptr<const MixerConfig>> parse_config(const Json& json, int64_
   JsonReader reader(json, where);
   auto config = std::make_shared<Config>();
   config->model_dim = model_dim;
-  config->num_heads = reader.integer("num_heads", 1, 4096);
-  config->num_key_heads = config->num_heads;
-  config->key_dim = reader.integer("key_dim", 1, 4096);
-  config->value_dim = reader.integer("value_dim", 1, 4096, config->key_dim);
+  read_heads(reader, *config);
   config->decay_rank = reader.integer("decay_rank", 1, 65536, 16);
   config->decay_divisor = reader.number("decay_divisor", 1.0, 1e6, 16.0);
   config->norm_eps = reader.number("norm_eps", 0.0, 1.0, 1e-5);
   TARN_RETURN_IF_ERROR(reader.finish());
   config->decay = Decay::kPerChannel;
-  config->scale = 1.0 / std::sqrt(static_cast<double>(config->key_dim));
   return std::shared_ptr<const MixerConfig>(std::move(config));
 }
 
@@ -63,24 +59,15 @@ std::vector<std::string> example_configs() {
 
 }  // namespace
 
-const MixerDef kDef{
+constinit const MixerDef kDef = transition_mixer({
     .name = "gated_linear_attention",
     .summary = "linear attention whose decay depends on token and key channel",
     .recurrence = "S = diag(alpha_t) S + k (x) v; o = K^-1/2 S^T q",
     .source = "Yang 2024, arXiv 2312.06635, eqs. 3-8; constants as in flash-linear-attention",
     .state_formula = "4*H*K*V",
-    .bounded_state = true,
     .parse_config = parse_config,
-    .state_specs = transition_states,
-    .op_shape = transition_shape,
-    .recurrent = transition_recurrent,
-    .parallel = nullptr,
-    .chunk = transition_chunk,
-    .step = transition_step,
-    .backward = transition_backward,
-    .flops = transition_flops,
     .layer = layer,
     .example_configs = example_configs,
-};
+});
 
 }  // namespace tarn::mixers::gated_linear_attention

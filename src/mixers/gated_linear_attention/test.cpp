@@ -10,19 +10,8 @@ namespace {
 
 using conformance::Harness;
 using conformance::Outcome;
-using conformance::Problem;
 
 const MixerDef& definition() { return **find_mixer("gated_linear_attention", "test"); }
-
-/// Rows of the operator's inputs, in the order of its shape.
-Outcome<float> run(const Harness& harness, const std::vector<std::vector<double>>& rows) {
-  Problem problem = harness.make_problem({{static_cast<int64_t>(rows.size())}, {}, 0}, 1, true);
-  for (size_t r = 0; r < rows.size(); ++r) {
-    std::copy(rows[r].begin(), rows[r].end(),
-              problem.inputs.begin() + static_cast<int64_t>(r) * problem.width);
-  }
-  return harness.run(definition().chunk, problem, 0);
-}
 
 TEST(GatedLinearAttention, EachChannelForgetsOnItsOwn) {
   // q and k name a channel each; the gates of the second token wipe channel 1 alone.
@@ -33,7 +22,7 @@ TEST(GatedLinearAttention, EachChannelForgetsOnItsOwn) {
       {unit, 0.0, 0.0, 0.0, 9.0, 0.0, -100.0},       // reads channel 0
       {0.0, unit, 0.0, 0.0, 9.0, std::log(0.5), 0},  // reads channel 1, halves channel 0
       {unit, 0.0, 0.0, 0.0, 9.0, 0.0, 0.0}};
-  const Outcome<float> got = run(harness, rows);
+  const Outcome<float> got = harness.run_rows(rows);
   EXPECT_NEAR(got.out[1], 3.0, 1e-6);
   EXPECT_EQ(got.out[2], 0.0f);
   EXPECT_NEAR(got.out[3], 1.5, 1e-6);

@@ -29,10 +29,7 @@ Result<std::shared_ptr<const MixerConfig>> parse_config(const Json& json, int64_
   JsonReader reader(json, where);
   auto config = std::make_shared<Config>();
   config->model_dim = model_dim;
-  config->num_heads = reader.integer("num_heads", 1, 4096);
-  config->num_key_heads = config->num_heads;
-  config->key_dim = reader.integer("key_dim", 1, 4096);
-  config->value_dim = reader.integer("value_dim", 1, 4096, config->key_dim);
+  read_heads(reader, *config);
   config->conv_width = reader.integer("conv_width", 1, 64, 4);
   config->decay_rank = reader.integer("decay_rank", 1, 65536, config->value_dim);
   config->gate_rank = reader.integer("gate_rank", 1, 65536, config->value_dim);
@@ -42,7 +39,6 @@ Result<std::shared_ptr<const MixerConfig>> parse_config(const Json& json, int64_
   config->decay = Decay::kPerChannel;
   config->erase = Erase::kDelta;
   config->has_beta = true;
-  config->scale = 1.0 / std::sqrt(static_cast<double>(config->key_dim));
   return std::shared_ptr<const MixerConfig>(std::move(config));
 }
 
@@ -87,24 +83,15 @@ std::vector<std::string> example_configs() {
 
 }  // namespace
 
-const MixerDef kDef{
+constinit const MixerDef kDef = transition_mixer({
     .name = "kimi_delta_attention",
     .summary = "the delta rule with a decay per key channel and token",
     .recurrence = "S' = diag(alpha) S; S = S' + beta k (x) (v - S'^T k); o = K^-1/2 S^T q",
     .source = "Kimi Team 2025, arXiv 2510.26692, eq. 1; constants as in flash-linear-attention",
     .state_formula = "4*(H*K*V + (W - 1)*H*(2*K + V))",
-    .bounded_state = true,
     .parse_config = parse_config,
-    .state_specs = transition_states,
-    .op_shape = transition_shape,
-    .recurrent = transition_recurrent,
-    .parallel = nullptr,
-    .chunk = transition_chunk,
-    .step = transition_step,
-    .backward = transition_backward,
-    .flops = transition_flops,
     .layer = layer,
     .example_configs = example_configs,
-};
+});
 
 }  // namespace tarn::mixers::kimi_delta_attention

@@ -10,19 +10,8 @@ namespace {
 
 using conformance::Harness;
 using conformance::Outcome;
-using conformance::Problem;
 
 const MixerDef& definition() { return **find_mixer("kimi_delta_attention", "test"); }
-
-/// Rows of the operator's inputs, in the order of its shape.
-Outcome<float> run(const Harness& harness, const std::vector<std::vector<double>>& rows) {
-  Problem problem = harness.make_problem({{static_cast<int64_t>(rows.size())}, {}, 0}, 1, true);
-  for (size_t r = 0; r < rows.size(); ++r) {
-    std::copy(rows[r].begin(), rows[r].end(),
-              problem.inputs.begin() + static_cast<int64_t>(r) * problem.width);
-  }
-  return harness.run(definition().chunk, problem, 0);
-}
 
 TEST(KimiDeltaAttention, ForgetsOneChannelAndErasesFromTheRest) {
   // Columns: q (2), k (2), v, g (2), beta.
@@ -31,7 +20,7 @@ TEST(KimiDeltaAttention, ForgetsOneChannelAndErasesFromTheRest) {
   const std::vector<std::vector<double>> rows = {
       {unit, 0.0, 0.6, 0.8, 10.0, 0.0, 0.0, 1.0},     // S = (6, 8)
       {unit, 0.0, 0.6, 0.8, 0.0, 0.0, -200.0, 1.0}};  // S' = (6, 0): answers 3.6, erased
-  const Outcome<float> got = run(harness, rows);
+  const Outcome<float> got = harness.run_rows(rows);
   EXPECT_NEAR(got.out[0], 6.0, 1e-5);
   EXPECT_NEAR(got.state[0][0][0], 6.0 - 0.6 * 3.6, 1e-5);
   EXPECT_NEAR(got.state[0][0][1], -0.8 * 3.6, 1e-5);

@@ -123,8 +123,7 @@ const MixerDef kDef{
     .recurrence =
         "(K_l, V_l) = mean of (k, v) weighted by exp(scale c_l.k_j); "
         "o = softmax_l(scale q.K_l) V_l",
-    .source =
-        "Jaegle 2021, arXiv 2103.03206, section 3; causal: Peng 2022, arXiv 2110.02488",
+    .source = "Jaegle 2021, arXiv 2103.03206, section 3; causal: Peng 2022, arXiv 2110.02488",
     .state_formula = "4*H*L*(K + V + 1)",
     .bounded_state = true,
     .parse_config = parse_config,

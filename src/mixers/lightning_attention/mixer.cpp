@@ -63,24 +63,15 @@ std::vector<std::string> example_configs() {
 
 }  // namespace
 
-const MixerDef kDef{
+constinit const MixerDef kDef = transition_mixer({
     .name = "lightning_attention",
     .summary = "linear attention of SiLU rows with a fixed decay per head and depth",
     .recurrence = "S = e^-slope S + k (x) v; o = S^T q",
     .source = "Qin 2024, arXiv 2401.04658; constants as in MiniMax-Text-01, arXiv 2501.08313",
     .state_formula = "4*H*K*K",
-    .bounded_state = true,
     .parse_config = parse_config,
-    .state_specs = transition_states,
-    .op_shape = transition_shape,
-    .recurrent = transition_recurrent,
-    .parallel = nullptr,
-    .chunk = transition_chunk,
-    .step = transition_step,
-    .backward = transition_backward,
-    .flops = transition_flops,
     .layer = layer,
     .example_configs = example_configs,
-};
+});
 
 }  // namespace tarn::mixers::lightning_attention

@@ -10,19 +10,8 @@ namespace {
 
 using conformance::Harness;
 using conformance::Outcome;
-using conformance::Problem;
 
 const MixerDef& definition() { return **find_mixer("lightning_attention", "test"); }
-
-/// Rows of the operator's inputs, in the order of its shape.
-Outcome<float> run(const Harness& harness, const std::vector<std::vector<double>>& rows) {
-  Problem problem = harness.make_problem({{static_cast<int64_t>(rows.size())}, {}, 0}, 1, true);
-  for (size_t r = 0; r < rows.size(); ++r) {
-    std::copy(rows[r].begin(), rows[r].end(),
-              problem.inputs.begin() + static_cast<int64_t>(r) * problem.width);
-  }
-  return harness.run(definition().chunk, problem, 0);
-}
 
 TEST(LightningAttention, DeeperLayersForgetMoreSlowly) {
   // A value written once, read later: o_t = e^(-slope t).
@@ -33,7 +22,7 @@ TEST(LightningAttention, DeeperLayersForgetMoreSlowly) {
                                             "layer_index": )" +
                                             std::to_string(layer) + "}");
     const double slope = std::exp2(-8.0) * (1.0 - layer / (3.0 + 1e-5) + 1e-5);
-    const Outcome<float> got = run(harness, rows);
+    const Outcome<float> got = harness.run_rows(rows);
     for (int t = 0; t < 9; ++t) {
       EXPECT_NEAR(got.out[static_cast<size_t>(t)], std::exp(-slope * t), 1e-6)
           << layer << ", " << t;

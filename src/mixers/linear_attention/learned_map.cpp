@@ -81,8 +81,8 @@ void linear_backward(const StageGradientArgs& args) noexcept {
     if (linear.bias != nullptr) linear.dbias = args.dparams[1];
     kernels::multiply_rows(linear.pack_for_gradient(forward.pool, *forward.arena),
                            rows_of(rows, args.dout, h, args.dinputs[0]), forward.pool);
-    linear.add_gradient(rows, args.dout.at(0, h), args.dout.row_stride,
-                        forward.inputs[0].at(0, h), forward.inputs[0].row_stride, forward.pool);
+    linear.add_gradient(rows, args.dout.at(0, h), args.dout.row_stride, forward.inputs[0].at(0, h),
+                        forward.inputs[0].row_stride, forward.pool);
   }
 }
 
@@ -190,8 +190,7 @@ Slice learned_map(LayerBuilder& builder, const std::string& name, LearnedMap map
   const Init start = t2r ? Init{Init::Kind::kUniform, bound} : Init{Init::Kind::kIdentity};
   std::vector<ParamSpec> params = {{name + ".weight", shape, start, true}};
   if (map == LearnedMap::kHedgehog) params.push_back({name + ".bias", {width}, Init{}, false});
-  const Slice y =
-      builder.stage(kHeadLinear, {x}, x.heads, width, std::move(params), {}, options);
+  const Slice y = builder.stage(kHeadLinear, {x}, x.heads, width, std::move(params), {}, options);
   return builder.stage(kMap, {y}, x.heads, t2r ? width : 2 * width, {}, {}, options);
 }
 

@@ -22,10 +22,7 @@ Result<std::shared_ptr<const MixerConfig>> parse_config(const Json& json, int64_
   JsonReader reader(json, where);
   auto config = std::make_shared<Config>();
   config->model_dim = model_dim;
-  config->num_heads = reader.integer("num_heads", 1, 4096);
-  config->num_key_heads = config->num_heads;
-  config->key_dim = reader.integer("key_dim", 1, 4096);
-  config->value_dim = reader.integer("value_dim", 1, 4096, config->key_dim);
+  read_heads(reader, *config);
   config->rotary_base = reader.number("rotary_base", 0.0, 1e12, 10000.0);
   config->norm_eps = reader.number("norm_eps", 0.0, 1.0, 1e-5);
   if (config->rotary_base != 0.0 && config->rotary_base < 1.0) {
@@ -37,7 +34,6 @@ Result<std::shared_ptr<const MixerConfig>> parse_config(const Json& json, int64_
   }
   TARN_RETURN_IF_ERROR(reader.finish());
   config->decay = Decay::kPerHead;
-  config->scale = 1.0 / std::sqrt(static_cast<double>(config->key_dim));
   for (int64_t h = 0; h < config->num_heads; ++h) {
     config->head_decay.push_back(std::log1p(-std::exp2(-5.0 - static_cast<double>(h))));
   }
@@ -69,24 +65,15 @@ std::vector<std::string> example_configs() {
 
 }  // namespace
 
-const MixerDef kDef{
+constinit const MixerDef kDef = transition_mixer({
     .name = "retention",
     .summary = "linear attention with a fixed exponential decay per head",
     .recurrence = "S = gamma_h S + k (x) v; o = K^-1/2 S^T q",
     .source = "Sun 2023, arXiv 2307.08621, eqs. 5-8; constants as in flash-linear-attention",
     .state_formula = "4*H*K*V",
-    .bounded_state = true,
     .parse_config = parse_config,
-    .state_specs = transition_states,
-    .op_shape = transition_shape,
-    .recurrent = transition_recurrent,
-    .parallel = nullptr,
-    .chunk = transition_chunk,
-    .step = transition_step,
-    .backward = transition_backward,
-    .flops = transition_flops,
     .layer = layer,
     .example_configs = example_configs,
-};
+});
 
 }  // namespace tarn::mixers::retention

@@ -10,23 +10,12 @@ namespace {
 
 using conformance::Harness;
 using conformance::Outcome;
-using conformance::Problem;
 
 const MixerDef& definition() { return **find_mixer("retention", "test"); }
 
-/// Rows of the operator's inputs, in the order of its shape.
-Outcome<float> run(const Harness& harness, const std::vector<std::vector<double>>& rows) {
-  Problem problem = harness.make_problem({{static_cast<int64_t>(rows.size())}, {}, 0}, 1, true);
-  for (size_t r = 0; r < rows.size(); ++r) {
-    std::copy(rows[r].begin(), rows[r].end(),
-              problem.inputs.begin() + static_cast<int64_t>(r) * problem.width);
-  }
-  return harness.run(definition().chunk, problem, 0);
-}
-
 TEST(Retention, ConstantRowsGiveAGeometricSum) {
   const Harness harness(definition(), R"({"num_heads": 2, "key_dim": 1, "rotary_base": 0})");
-  const Outcome<float> got = run(harness, std::vector(40, std::vector<double>(6, 1.0)));
+  const Outcome<float> got = harness.run_rows(std::vector(40, std::vector<double>(6, 1.0)));
   for (int head = 0; head < 2; ++head) {
     const double decay = 1.0 - std::exp2(-5.0 - head);
     for (int t = 0; t < 40; ++t) {

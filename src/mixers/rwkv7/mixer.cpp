@@ -203,24 +203,15 @@ std::vector<std::string> example_configs() {
 
 }  // namespace
 
-const MixerDef kDef{
+constinit const MixerDef kDef = transition_mixer({
     .name = "rwkv7",
     .summary = "RWKV-7's time mixing: decay per channel and a removal along a key of its own",
     .recurrence = "S = diag(w) S - (eta kappa) (x) (S^T kappa) + k (x) v; o = S^T r",
     .source = "Peng 2025, arXiv 2503.14456, time mixing; constants as in flash-linear-attention",
     .state_formula = "4*(H*K*K + D)",
-    .bounded_state = true,
     .parse_config = parse_config,
-    .state_specs = transition_states,
-    .op_shape = transition_shape,
-    .recurrent = transition_recurrent,
-    .parallel = nullptr,
-    .chunk = transition_chunk,
-    .step = transition_step,
-    .backward = transition_backward,
-    .flops = transition_flops,
     .layer = layer,
     .example_configs = example_configs,
-};
+});
 
 }  // namespace tarn::mixers::rwkv7

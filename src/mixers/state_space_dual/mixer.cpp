@@ -87,24 +87,15 @@ std::vector<std::string> example_configs() {
 
 }  // namespace
 
-const MixerDef kDef{
+constinit const MixerDef kDef = transition_mixer({
     .name = "state_space_dual",
     .summary = "Mamba-2: a state space with one scalar decay per head and token",
     .recurrence = "S = e^(dt A) S + B (x) (dt x); y = S^T C + D x",
     .source = "Dao 2024, arXiv 2405.21060, section 7; constants as in mamba_ssm",
     .state_formula = "4*(H*K*V + (W - 1)*(H*V + 2*G*K))",
-    .bounded_state = true,
     .parse_config = parse_config,
-    .state_specs = transition_states,
-    .op_shape = transition_shape,
-    .recurrent = transition_recurrent,
-    .parallel = nullptr,
-    .chunk = transition_chunk,
-    .step = transition_step,
-    .backward = transition_backward,
-    .flops = transition_flops,
     .layer = layer,
     .example_configs = example_configs,
-};
+});
 
 }  // namespace tarn::mixers::state_space_dual

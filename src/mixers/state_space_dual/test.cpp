@@ -10,26 +10,15 @@ namespace {
 
 using conformance::Harness;
 using conformance::Outcome;
-using conformance::Problem;
 
 const MixerDef& definition() { return **find_mixer("state_space_dual", "test"); }
-
-/// Rows of the operator's inputs, in the order of its shape.
-Outcome<float> run(const Harness& harness, const std::vector<std::vector<double>>& rows) {
-  Problem problem = harness.make_problem({{static_cast<int64_t>(rows.size())}, {}, 0}, 1, true);
-  for (size_t r = 0; r < rows.size(); ++r) {
-    std::copy(rows[r].begin(), rows[r].end(),
-              problem.inputs.begin() + static_cast<int64_t>(r) * problem.width);
-  }
-  return harness.run(definition().chunk, problem, 0);
-}
 
 TEST(StateSpaceDual, AStepOfLengthZeroChangesNothing) {
   // Columns: C, B, x, g, dt of one head and one state.
   const Harness harness(definition(), R"({"num_heads": 1, "key_dim": 1, "value_dim": 1})");
   const std::vector<std::vector<double>> rows = {
       {1.0, 2.0, 3.0, -0.5, 0.5}, {1.0, 7.0, 9.0, 0.0, 0.0}, {1.0, 0.0, 0.0, std::log(0.25), 1.0}};
-  const Outcome<float> got = run(harness, rows);
+  const Outcome<float> got = harness.run_rows(rows);
   EXPECT_NEAR(got.out[0], 3.0, 1e-6);  // dt x B = 0.5 * 3 * 2
   EXPECT_EQ(got.out[1], got.out[0]);
   EXPECT_NEAR(got.out[2], 0.75, 1e-6);
