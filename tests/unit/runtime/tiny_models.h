@@ -83,8 +83,9 @@ struct NamedMixers {
   std::vector<Json> layers;
 };
 
-/// Two layers (and those before whose rows they receive) of every causal example config of every mechanism, and one model with a layer of
-/// each mechanism. `first_only`: only the first config of each, and the mixed model.
+/// Two layers of every causal example config of every mechanism, after one whose rows they receive
+/// where they do, and one model with a layer of each mechanism. `first_only`: only the first config
+/// of each, and the mixed model.
 inline std::vector<NamedMixers> causal_stacks(bool first_only = false) {
   std::vector<NamedMixers> stacks;
   NamedMixers mixed{"mixed", {}};
