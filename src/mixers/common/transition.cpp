@@ -47,7 +47,7 @@ void for_each_row(const kernels::Sequences& sequences, const Body& body) {
   }
 }
 
-/// Rows of the kernel from the operator's inputs; a and b are made in the arena.
+/// Rows of the kernel from the operator's inputs; a is made in the arena, b is kappa itself.
 template <class T>
 StateTransitionRows<const T> rows_of(const OpArgs<T>& args, Arena& arena) {
   const TransitionConfig& config = config_of(args.config);
@@ -64,17 +64,16 @@ StateTransitionRows<const T> rows_of(const OpArgs<T>& args, Arena& arena) {
   const int64_t width = config.keys_width();
   const int64_t count = spanned_rows(args.sequences) * width;
   const Heads<T> a{arena.alloc<T>(count), width, config.key_dim};
-  const Heads<T> b{arena.alloc<T>(count), width, config.key_dim};
   for_each_row(args.sequences, [&](int64_t row) {
     for (int64_t h = 0; h < config.num_key_heads; ++h) {
-      for (int64_t c = 0; c < config.key_dim; ++c) {
-        a.at(row, h)[c] = kappa.at(row, h)[c] * eta.at(row, h)[c];
-        b.at(row, h)[c] = -kappa.at(row, h)[c];
-      }
+      const T* __restrict from = kappa.at(row, h);
+      const T* __restrict rate = eta.at(row, h);
+      T* __restrict to = a.at(row, h);
+      for (int64_t c = 0; c < config.key_dim; ++c) to[c] = -from[c] * rate[c];
     }
   });
   rows.a = a;
-  rows.b = b;
+  rows.b = kappa;
   return rows;
 }
 
@@ -145,7 +144,7 @@ void transition_backward(const OpBackwardArgs& args) noexcept {
     const int64_t width = config.keys_width();
     const int64_t count = spanned_rows(forward.sequences) * width;
     gradients.rows.a = {arena.alloc<float>(count), width, config.key_dim};
-    gradients.rows.b = {arena.alloc<float>(count), width, config.key_dim};
+    gradients.rows.b = args.dinputs[next];
   }
   kernels::transition_backward(problem_of(forward), rows, state_of(forward.state), args.dout,
                                state_of(args.dfinal), gradients, arena);
@@ -155,10 +154,11 @@ void transition_backward(const OpBackwardArgs& args) noexcept {
   for_each_row(forward.sequences, [&](int64_t row) {
     for (int64_t h = 0; h < config.num_key_heads; ++h) {
       const float* da = gradients.rows.a.at(row, h);
-      const float* db = gradients.rows.b.at(row, h);
+      float* dkappa = args.dinputs[next].at(row, h);
+      float* deta = args.dinputs[next + 1].at(row, h);
       for (int64_t c = 0; c < config.key_dim; ++c) {
-        args.dinputs[next].at(row, h)[c] = da[c] * eta.at(row, h)[c] - db[c];
-        args.dinputs[next + 1].at(row, h)[c] = da[c] * kappa.at(row, h)[c];
+        dkappa[c] -= da[c] * eta.at(row, h)[c];  // holds the gradient as b
+        deta[c] = -da[c] * kappa.at(row, h)[c];
       }
     }
   });

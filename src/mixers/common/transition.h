@@ -26,7 +26,7 @@ struct TransitionConfig : MixerConfig {
 };
 
 /// Inputs: q, k, v; then g (Decay::kPerToken, kPerChannel); then beta if there is one; then, with
-/// Erase::kRankOne, kappa (of length 1) and eta in [0, 1]: a = kappa∘eta, b = −kappa.
+/// Erase::kRankOne, kappa (of length 1) and eta in [0, 1]: a = −kappa∘eta, b = kappa.
 OpShape transition_shape(const MixerConfig& config);
 /// `s` [H, K, V], from zero.
 std::vector<StateSpec> transition_states(const MixerConfig& config);
