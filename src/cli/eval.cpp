@@ -2,7 +2,12 @@
 
 #include <algorithm>
 #include <memory>
+#include <string>
+#include <utility>
+#include <vector>
 
+#include "base/file.h"
+#include "base/json_override.h"
 #include "cli/command.h"
 #include "cli/model_options.h"
 #include "cli/prompt_stop.h"
@@ -14,6 +19,7 @@ namespace {
 struct Options {
   ModelOptions model;
   std::string data;
+  std::vector<std::string> overrides;
   std::string split = "test";
   int64_t limit = 0;
   int64_t length = 0;
@@ -26,15 +32,56 @@ mixers::Form form_from_name(const std::string& name) {
   return name == "step" ? mixers::Form::kStep : mixers::Form::kChunk;
 }
 
+/// The generated data that a file describes: a data object, or a training config with one.
+Result<data::DataSpec> read_data_spec(const Options& options) {
+  constexpr int64_t kMaxSpecBytes = int64_t{1} << 20;
+  TARN_ASSIGN(const std::string text, read_file(options.data, kMaxSpecBytes));
+  TARN_ASSIGN(Json json, parse_json(text, options.data));
+  for (const std::string& assignment : options.overrides) {
+    TARN_RETURN_IF_ERROR(apply_override(json, assignment));
+  }
+  const Json* member = json.find("data");
+  TARN_ASSIGN(const data::DataSpec spec,
+              data::parse_data_spec(member == nullptr ? json : *member, options.data));
+  if (!data::is_generated(spec.kind)) {
+    return invalid_argument(
+        "describes data that is read from a folder; a model over tokens is evaluated on generated "
+        "data",
+        options.data);
+  }
+  return spec;
+}
+
+Result<data::SequenceDataset> load_data(const model::ModelConfig& config, const Options& options) {
+  if (config.modality == model::Modality::kTokens) {
+    TARN_ASSIGN(const data::DataSpec spec, read_data_spec(options));
+    return load_split(config, spec, "", options.split);
+  }
+  if (!options.overrides.empty()) {
+    return invalid_argument(
+        fmt::format("changes the file that describes the data of a model over tokens; this one is "
+                    "over {}",
+                    modality_name(config.modality)),
+        "--set");
+  }
+  return cli::load_data(config, options.data, options.split, options.length);
+}
+
 Status run(const Options& options, Context& context) {
   TARN_ASSIGN(const auto model, options.model.load());
-  TARN_ASSIGN(const data::SequenceDataset dataset,
-              load_data(model->config(), options.data, options.split, options.length));
+  TARN_ASSIGN(const data::SequenceDataset dataset, load_data(model->config(), options));
   const int64_t count = options.limit > 0 ? std::min(options.limit, dataset.count) : dataset.count;
   std::vector<std::vector<int32_t>> sequences;
-  for (int64_t i = 0; i < count; ++i) sequences.push_back(sequence_tokens(dataset, i));
+  std::vector<std::vector<uint8_t>> counted;
+  std::vector<uint8_t> tokens(static_cast<size_t>(dataset.length));
+  for (int64_t i = 0; i < count; ++i) {
+    auto& mask = counted.emplace_back(tokens.size());
+    dataset.sequence(0, i, tokens.data(), mask.data());
+    sequences.emplace_back(tokens.begin(), tokens.end());
+  }
 
   runtime::EvaluateOptions evaluation;
+  evaluation.counted = counted;
   evaluation.batch = options.batch;
   evaluation.form = form_from_name(options.form);
   evaluation.cancel = &context.cancel;
@@ -51,19 +98,25 @@ Status run(const Options& options, Context& context) {
   const char* unit = is_text ? "bits_per_byte" : "bits_per_dim";
   Json json;
   json.set(unit, result.bits_per_dim);
+  if (result.accuracy) json.set("accuracy", *result.accuracy);
   json.set("count", result.sequences);
   json.set("standard_error", result.standard_error);
   json.set("seconds", result.seconds);
   json.set("tokens", result.tokens);
+  json.set("counted_tokens", result.counted_tokens);
   json.set("split", options.split);
   json.set("threads", options.model.threads);
   context.console.document(json);
-  context.console.table(
-      {{unit, fmt::format("{:.4f} ± {:.4f}", result.bits_per_dim, result.standard_error)},
-       {"sequences", std::to_string(result.sequences)},
-       {"tokens", std::to_string(result.tokens)},
-       {"tokens/s", fmt::format("{:.0f}", static_cast<double>(result.tokens) / result.seconds)},
-       {"seconds", fmt::format("{:.2f}", result.seconds)}});
+  std::vector<std::vector<std::string>> rows = {
+      {unit, fmt::format("{:.4f} ± {:.4f}", result.bits_per_dim, result.standard_error)}};
+  if (result.accuracy) rows.push_back({"accuracy", fmt::format("{:.4f}", *result.accuracy)});
+  rows.push_back({"sequences", std::to_string(result.sequences)});
+  rows.push_back({"tokens", std::to_string(result.tokens)});
+  rows.push_back({"counted tokens", std::to_string(result.counted_tokens)});
+  rows.push_back(
+      {"tokens/s", fmt::format("{:.0f}", static_cast<double>(result.tokens) / result.seconds)});
+  rows.push_back({"seconds", fmt::format("{:.2f}", result.seconds)});
+  context.console.table(rows);
   return {};
 }
 
@@ -72,10 +125,15 @@ Status run(const Options& options, Context& context) {
 void add_eval(Command& program, Selection& selection) {
   auto options = std::make_shared<Options>();
   Command command =
-      program.add(selection, "eval", "Bits per dimension (or byte) of a model on data",
+      program.add(selection, "eval", "Bits per dimension (or byte) and accuracy of a model on data",
                   [options](Context& context) { return run(*options, context); });
   options->model.add_to(command);
-  command.required_text("--data", options->data, "DIR", "folder of the data set, or a text file");
+  command.required_text(
+      "--data", options->data, "PATH",
+      "folder of the data set, a text file, or for models over tokens a JSON file "
+      "with the data to generate (alone or in a training config)");
+  command.texts("--set", options->overrides, "KEY=VALUE",
+                "change what that JSON file says, e.g. data.min_pairs=8");
   command.text("--split", options->split, "", "train, valid or test (default)");
   command.integer("--limit", options->limit, 1, 1'000'000'000, "only the first sequences");
   command.integer("--length", options->length, 1, 1'000'000'000,

@@ -183,9 +183,9 @@ Result<data::DataSpec> data_spec_for(const model::ModelConfig& config, int64_t l
                "--data"};
 }
 
-Result<data::SequenceDataset> load_data(const model::ModelConfig& config, const std::string& folder,
-                                        const std::string& split, int64_t length) {
-  TARN_ASSIGN(const data::DataSpec spec, data_spec_for(config, length));
+Result<data::SequenceDataset> load_split(const model::ModelConfig& config,
+                                         const data::DataSpec& spec, const std::string& folder,
+                                         const std::string& split) {
   TARN_ASSIGN(const data::Split which, data::split_from_name(split, "--split"));
   TARN_ASSIGN(data::SequenceDataset dataset, data::load(spec, folder, which));
   if (config.max_tokens > 0 && dataset.length > config.max_tokens) {
@@ -194,6 +194,12 @@ Result<data::SequenceDataset> load_data(const model::ModelConfig& config, const 
                             folder);
   }
   return dataset;
+}
+
+Result<data::SequenceDataset> load_data(const model::ModelConfig& config, const std::string& folder,
+                                        const std::string& split, int64_t length) {
+  TARN_ASSIGN(const data::DataSpec spec, data_spec_for(config, length));
+  return load_split(config, spec, folder, split);
 }
 
 std::vector<int32_t> sequence_tokens(const data::SequenceDataset& dataset, int64_t index) {

@@ -59,7 +59,12 @@ struct PromptOptions {
 /// `length` tokens (0: max_tokens). Errors: kUnsupported for other models.
 Result<data::DataSpec> data_spec_for(const model::ModelConfig& config, int64_t length);
 
-/// Loads a split that fits the model. Errors: also sequences longer than the model takes.
+/// Loads a split of `spec` from `folder`. Errors: also sequences longer than the model takes.
+Result<data::SequenceDataset> load_split(const model::ModelConfig& config,
+                                         const data::DataSpec& spec, const std::string& folder,
+                                         const std::string& split);
+
+/// The same with the data set that the model reads.
 Result<data::SequenceDataset> load_data(const model::ModelConfig& config, const std::string& folder,
                                         const std::string& split, int64_t length);
 

@@ -13,29 +13,29 @@ namespace {
 // Random streams of one seed; far apart so that no two uses share numbers.
 constexpr uint64_t kOrderStream = uint64_t{1} << 40;
 constexpr uint64_t kOffsetStream = uint64_t{2} << 40;
-constexpr uint64_t kCopyTrainStream = uint64_t{1} << 56;
-constexpr uint64_t kCopyValidStream = uint64_t{2} << 56;
-constexpr uint64_t kCopyTestStream = uint64_t{3} << 56;
+constexpr uint64_t kTrainStream = uint64_t{1} << 56;
+constexpr uint64_t kValidStream = uint64_t{2} << 56;
+constexpr uint64_t kTestStream = uint64_t{3} << 56;
 
-uint64_t copy_stream(const SequenceDataset& dataset, int64_t epoch, int64_t index) {
+uint64_t generated_stream(const SequenceDataset& dataset, int64_t epoch, int64_t index) {
   const auto position = static_cast<uint64_t>(index);
   switch (dataset.split) {
     case Split::kTrain:
-      return kCopyTrainStream + static_cast<uint64_t>(epoch * dataset.count) + position;
-    case Split::kValid: return kCopyValidStream + position;
-    case Split::kTest: return kCopyTestStream + position;
+      return kTrainStream + static_cast<uint64_t>(epoch * dataset.count) + position;
+    case Split::kValid: return kValidStream + position;
+    case Split::kTest: return kTestStream + position;
   }
   return 0;
 }
 
-SequenceDataset generated_copy(const DataSpec& spec, Split split) {
+SequenceDataset generated(const DataSpec& spec, Split split) {
   SequenceDataset dataset;
   dataset.spec = spec;
   dataset.split = split;
   dataset.count = split == Split::kTrain ? spec.epoch_sequences
                                          : std::min<int64_t>(spec.epoch_sequences, 2'048);
-  dataset.length = 2 * spec.max_symbols + 1;
-  dataset.vocabulary = spec.symbols + 2;
+  dataset.length = sequence_shape(spec).length;
+  dataset.vocabulary = sequence_shape(spec).vocabulary;
   return dataset;
 }
 
@@ -60,8 +60,9 @@ const char* split_name(Split split) {
 void SequenceDataset::sequence(int64_t epoch, int64_t index, uint8_t* tokens,
                                uint8_t* counted) const {
   TARN_CHECK(index >= 0 && index < count);
-  if (spec.kind == DataKind::kCopy) {
-    copy_sequence(spec, seed, copy_stream(*this, epoch, index), tokens, counted);
+  if (is_generated(spec.kind)) {
+    const auto generate = spec.kind == DataKind::kCopy ? copy_sequence : recall_sequence;
+    generate(spec, seed, generated_stream(*this, epoch, index), tokens, counted);
     return;
   }
   int64_t first = index * length;
@@ -73,9 +74,23 @@ void SequenceDataset::sequence(int64_t epoch, int64_t index, uint8_t* tokens,
   if (counted != nullptr) std::memset(counted, 1, static_cast<size_t>(length));
 }
 
+bool is_generated(DataKind kind) { return kind == DataKind::kCopy || kind == DataKind::kRecall; }
+
+SequenceShape sequence_shape(const DataSpec& spec) {
+  switch (spec.kind) {
+    case DataKind::kMnist: return {784, 256};
+    case DataKind::kCifar10: return {3072, 256};
+    case DataKind::kTextBytes: return {spec.length, 256};
+    case DataKind::kCopy: return {2 * spec.max_symbols + 1, spec.symbols + 2};
+    case DataKind::kRecall:
+      return {4 * spec.max_pairs + spec.max_filler, spec.keys + spec.values + spec.fillers + 1};
+  }
+  return {};
+}
+
 Result<SequenceDataset> load(const DataSpec& spec, const std::string& directory, Split split,
                              uint64_t seed) {
-  if (directory.empty() && spec.kind != DataKind::kCopy) {
+  if (directory.empty() && !is_generated(spec.kind)) {
     return invalid_argument("no folder is given, and this data set is read from one", "--data");
   }
   Result<SequenceDataset> result = [&]() -> Result<SequenceDataset> {
@@ -83,9 +98,10 @@ Result<SequenceDataset> load(const DataSpec& spec, const std::string& directory,
       case DataKind::kMnist: return load_mnist(spec, directory, split);
       case DataKind::kCifar10: return load_cifar10(spec, directory, split);
       case DataKind::kTextBytes: return load_text_bytes(spec, directory, split);
-      case DataKind::kCopy: break;
+      case DataKind::kCopy:
+      case DataKind::kRecall: break;
     }
-    return generated_copy(spec, split);
+    return generated(spec, split);
   }();
   if (result.ok()) result->seed = seed;
   return result;

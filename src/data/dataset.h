@@ -14,6 +14,7 @@ enum class DataKind : uint8_t {
   kCifar10,    ///< binary batches; 3,072 levels, raster order, R G B of a pixel side by side
   kTextBytes,  ///< bytes of one file, cut into windows
   kCopy,       ///< generated: symbols, separator, the same symbols again
+  kRecall,     ///< generated: pairs of keys and values, then the keys asked again
 };
 enum class Split : uint8_t { kTrain, kValid, kTest };
 
@@ -36,6 +37,16 @@ struct DataSpec {
   int64_t symbols = 10;
   int64_t min_symbols = 1;
   int64_t max_symbols = 128;
+  /// recall: n pairs, min_pairs <= n <= max_pairs, of a key out of `keys` and a value out of
+  /// `values`; f fillers out of `fillers` symbols, min_filler <= f <= max_filler.
+  int64_t keys = 64;
+  int64_t values = 64;
+  int64_t min_pairs = 1;
+  int64_t max_pairs = 16;
+  int64_t fillers = 1;
+  int64_t min_filler = 0;
+  int64_t max_filler = 0;
+  /// copy, recall: sequences per epoch.
   int64_t epoch_sequences = 65'536;
 };
 
@@ -43,6 +54,16 @@ struct DataSpec {
 Result<DataSpec> parse_data_spec(const Json& json, const std::string& where);
 /// The document that parses to the same spec.
 Json to_json(const DataSpec& spec);
+
+/// Whether sequences are computed from the seed instead of read from files.
+bool is_generated(DataKind kind);
+
+struct SequenceShape {
+  int64_t length = 0;
+  int64_t vocabulary = 0;
+};
+/// What sequences of that spec look like, without reading any.
+SequenceShape sequence_shape(const DataSpec& spec);
 
 /// One split in memory: `count` sequences of `length` tokens, each token < `vocabulary`.
 struct SequenceDataset {
@@ -56,12 +77,13 @@ struct SequenceDataset {
 
   /// Writes sequence `index` < count of pass `epoch` to tokens[length], and to counted[length]
   /// (nullable) 1 where the token counts in the loss, else 0. A pure function of its arguments.
-  /// Images do not depend on `epoch`; training windows of text shift with it; copy sequences are
-  /// new in every epoch of the training split and the same in every epoch of the others.
+  /// Images do not depend on `epoch`; training windows of text shift with it; generated
+  /// sequences are new in every epoch of the training split and the same in every epoch of the
+  /// others.
   void sequence(int64_t epoch, int64_t index, uint8_t* tokens, uint8_t* counted) const;
 };
 
-/// Loads one split from folder `directory` (unused for copy). Files that are missing, of the wrong
+/// Loads one split from folder `directory` (unused for generated data). Files that are missing, of the wrong
 /// size or with a wrong magic number are errors.
 Result<SequenceDataset> load(const DataSpec& spec, const std::string& directory, Split split,
                              uint64_t seed = 0);

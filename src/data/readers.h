@@ -30,6 +30,15 @@ Result<SequenceDataset> load_text_bytes(const DataSpec& spec, const std::string&
 void copy_sequence(const DataSpec& spec, uint64_t seed, uint64_t stream, uint8_t* tokens,
                    uint8_t* counted);
 
+/// One sequence of multi-query associative recall (Arora et al. 2023, arXiv 2312.04927), of
+/// 4·max_pairs + max_filler tokens, from its own random stream: n pairs (key, value) with distinct
+/// keys, then every key once more in random order, each followed by its value, then padding. Fillers
+/// stand at random places behind the first pair and before the first question, never within a pair.
+/// Only the values behind the questions count in the loss. Numbers: keys from 0, then values, then
+/// fillers, the last is the padding.
+void recall_sequence(const DataSpec& spec, uint64_t seed, uint64_t stream, uint8_t* tokens,
+                     uint8_t* counted);
+
 /// Cuts the images of a training file into the train or valid split.
 Status take_split(std::vector<uint8_t>& images, int64_t image_bytes, int64_t holdout, Split split,
                   const std::string& where);

@@ -1,5 +1,7 @@
 #include <algorithm>
+#include <array>
 #include <cstring>
+#include <numeric>
 #include <utility>
 
 #include "base/file.h"
@@ -57,6 +59,47 @@ void copy_sequence(const DataSpec& spec, uint64_t seed, uint64_t stream, uint8_t
   if (counted != nullptr) {
     std::memset(counted, 0, static_cast<size_t>(length));
     std::memset(counted + n + 1, 1, static_cast<size_t>(n));
+  }
+}
+
+void recall_sequence(const DataSpec& spec, uint64_t seed, uint64_t stream, uint8_t* tokens,
+                     uint8_t* counted) {
+  const SequenceShape shape = sequence_shape(spec);
+  Philox random{seed, stream};
+  const auto below = [&](int64_t bound) {
+    return static_cast<int64_t>(random.next_below(static_cast<uint32_t>(bound)));
+  };
+  const int64_t pairs = spec.min_pairs + below(spec.max_pairs - spec.min_pairs + 1);
+  int64_t filler = spec.min_filler + below(spec.max_filler - spec.min_filler + 1);
+  std::memset(tokens, static_cast<int>(shape.vocabulary - 1), static_cast<size_t>(shape.length));
+  if (counted != nullptr) std::memset(counted, 0, static_cast<size_t>(shape.length));
+
+  std::array<uint8_t, 256> keys, values;  // the first `pairs` of them are used
+  std::iota(keys.begin(), keys.end(), uint8_t{0});
+  int64_t at = 0;
+  for (int64_t i = 0; i < pairs;) {
+    // Every arrangement of the remaining pairs and fillers is equally likely.
+    if (i > 0 && below(pairs - i + filler) < filler) {
+      tokens[at++] = static_cast<uint8_t>(spec.keys + spec.values + below(spec.fillers));
+      --filler;
+      continue;
+    }
+    const auto slot = static_cast<size_t>(i++);
+    std::swap(keys[slot], keys[slot + static_cast<size_t>(below(spec.keys - i + 1))]);
+    values[slot] = static_cast<uint8_t>(spec.keys + below(spec.values));
+    tokens[at++] = keys[slot];
+    tokens[at++] = values[slot];
+  }
+  for (; filler > 0; --filler) {
+    tokens[at++] = static_cast<uint8_t>(spec.keys + spec.values + below(spec.fillers));
+  }
+  for (int64_t left = pairs; left > 0; --left) {
+    const auto asked = static_cast<size_t>(below(left));
+    tokens[at++] = keys[asked];
+    if (counted != nullptr) counted[at] = 1;
+    tokens[at++] = values[asked];
+    keys[asked] = keys[static_cast<size_t>(left - 1)];
+    values[asked] = values[static_cast<size_t>(left - 1)];
   }
 }
 

@@ -1,3 +1,5 @@
+#include <algorithm>
+#include <string>
 #include <vector>
 
 #include "data/dataset.h"
@@ -5,7 +7,7 @@
 namespace tarn::data {
 namespace {
 
-const std::vector<std::string> kKindNames{"mnist", "cifar10", "text_bytes", "copy"};
+const std::vector<std::string> kKindNames{"mnist", "cifar10", "text_bytes", "copy", "recall"};
 
 constexpr int64_t kMaxLength = int64_t{1} << 24;
 
@@ -26,6 +28,23 @@ void read_copy_keys(JsonReader& reader, DataSpec& spec) {
   spec.epoch_sequences = reader.integer("epoch_sequences", 1, 1 << 30, spec.epoch_sequences);
 }
 
+void read_recall_keys(JsonReader& reader, DataSpec& spec) {
+  constexpr int64_t kMostSymbols = 256;  // tokens are bytes
+  spec.keys = reader.integer("keys", 1, kMostSymbols, spec.keys);
+  spec.values = reader.integer("values", 1, kMostSymbols, spec.values);
+  spec.fillers = reader.integer("fillers", 1, kMostSymbols, spec.fillers);
+  spec.max_pairs = reader.integer("max_pairs", 1, spec.keys, std::min(spec.max_pairs, spec.keys));
+  spec.min_pairs = reader.integer("min_pairs", 1, spec.max_pairs, spec.min_pairs);
+  spec.max_filler = reader.integer("max_filler", 0, kMaxLength / 4, spec.max_filler);
+  spec.min_filler = reader.integer("min_filler", 0, spec.max_filler, spec.min_filler);
+  spec.epoch_sequences = reader.integer("epoch_sequences", 1, 1 << 30, spec.epoch_sequences);
+  if (const int64_t symbols = sequence_shape(spec).vocabulary; symbols > kMostSymbols) {
+    reader.fail("keys", "with values, fillers and the padding there are " +
+                            std::to_string(symbols) + " symbols, at most " +
+                            std::to_string(kMostSymbols) + " are possible");
+  }
+}
+
 }  // namespace
 
 Result<DataSpec> parse_data_spec(const Json& json, const std::string& where) {
@@ -39,6 +58,7 @@ Result<DataSpec> parse_data_spec(const Json& json, const std::string& where) {
       break;
     case DataKind::kTextBytes: read_text_keys(reader, spec); break;
     case DataKind::kCopy: read_copy_keys(reader, spec); break;
+    case DataKind::kRecall: read_recall_keys(reader, spec); break;
   }
   TARN_RETURN_IF_ERROR(reader.finish());
   return spec;
@@ -60,6 +80,16 @@ Json to_json(const DataSpec& spec) {
       json.set("symbols", spec.symbols);
       json.set("min_symbols", spec.min_symbols);
       json.set("max_symbols", spec.max_symbols);
+      json.set("epoch_sequences", spec.epoch_sequences);
+      break;
+    case DataKind::kRecall:
+      json.set("keys", spec.keys);
+      json.set("values", spec.values);
+      json.set("fillers", spec.fillers);
+      json.set("min_pairs", spec.min_pairs);
+      json.set("max_pairs", spec.max_pairs);
+      json.set("min_filler", spec.min_filler);
+      json.set("max_filler", spec.max_filler);
       json.set("epoch_sequences", spec.epoch_sequences);
       break;
   }

@@ -21,10 +21,27 @@ constexpr int64_t kPieceTokens = 1024;
 constexpr int64_t kPassRows = 4096;
 
 using Sequences = std::span<const std::vector<int32_t>>;
+using Masks = std::span<const std::vector<uint8_t>>;
 
-Status check_sequences(const model::ModelConfig& config, Sequences sequences) {
+/// Tokens of sequence `i` that count; without masks all of them do.
+int64_t counted_tokens(Sequences sequences, Masks masks, size_t i) {
+  if (masks.empty()) return static_cast<int64_t>(sequences[i].size());
+  return std::count_if(masks[i].begin(), masks[i].end(), [](uint8_t mask) { return mask != 0; });
+}
+
+/// What the tokens of one sequence that count come to.
+struct Score {
+  double bits = 0.0;
+  int64_t right = 0;  ///< tokens that are the most probable class
+};
+
+Status check_sequences(const model::ModelConfig& config, Sequences sequences, Masks masks) {
   const int64_t classes = std::min(config.head.classes, config.vocabulary);
   int64_t tokens = 0;
+  if (!masks.empty() && masks.size() != sequences.size()) {
+    return invalid_argument("there are " + std::to_string(masks.size()) + " masks for " +
+                            std::to_string(sequences.size()) + " sequences");
+  }
   for (size_t i = 0; i < sequences.size(); ++i) {
     const std::string where = "sequence " + std::to_string(i);
     const auto length = static_cast<int64_t>(sequences[i].size());
@@ -41,7 +58,12 @@ Status check_sequences(const model::ModelConfig& config, Sequences sequences) {
                                   ", must be in [0, " + std::to_string(classes) + ")",
                               where);
     }
-    tokens += length;
+    if (!masks.empty() && masks[i].size() != sequences[i].size()) {
+      return invalid_argument("has " + std::to_string(length) + " tokens and a mask of " +
+                                  std::to_string(masks[i].size()),
+                              where);
+    }
+    tokens += counted_tokens(sequences, masks, i);
   }
   if (tokens == 0) return invalid_argument("there is no token to evaluate");
   return {};
@@ -81,21 +103,21 @@ class Evaluator {
     for (int64_t i = 0; i < options.batch; ++i) states_.emplace_back(model_);
   }
 
-  /// Bits of each of `sequences` into `bits`; `first` is the index of the first one, for messages.
-  Status run(Sequences sequences, int64_t first, std::span<double> bits) {
+  /// The score of each of `sequences`; `first` is the index of the first one, for messages.
+  Status run(Sequences sequences, Masks masks, int64_t first, std::span<Score> scores) {
     for (size_t i = 0; i < sequences.size(); ++i) {
-      bits[i] = 0.0;
+      scores[i] = {};
       if (states_.empty()) continue;
       states_[i].reset();
       TARN_RETURN_IF_ERROR(states_[i].reserve(static_cast<int64_t>(sequences[i].size())));
     }
     int64_t done = 0;
-    while (gather(sequences, done)) {
+    while (gather(sequences, masks, done)) {
       if (cancel_ != nullptr && cancel_->load(std::memory_order_relaxed)) {
         return Error{ErrorCode::kCancelled, "evaluation was stopped on request", {}};
       }
       forward();
-      TARN_RETURN_IF_ERROR(score(first, bits));
+      TARN_RETURN_IF_ERROR(score(first, scores));
       done += std::min(piece_, INT64_MAX - done);
     }
     return {};
@@ -103,12 +125,13 @@ class Evaluator {
 
  private:
   /// The rows of the next piece of every sequence that has one; false if none has.
-  bool gather(Sequences sequences, int64_t done) {
+  bool gather(Sequences sequences, Masks masks, int64_t done) {
     lanes_.clear();
     begin_.clear();
     length_.clear();
     inputs_.clear();
     targets_.clear();
+    counted_.clear();
     for (size_t i = 0; i < sequences.size(); ++i) {
       const std::vector<int32_t>& tokens = sequences[i];
       const auto count = static_cast<int64_t>(tokens.size());
@@ -121,6 +144,7 @@ class Evaluator {
         inputs_.push_back(t == 0 ? static_cast<int32_t>(model_->config().start_token)
                                  : tokens[static_cast<size_t>(t - 1)]);
         targets_.push_back(tokens[static_cast<size_t>(t)]);
+        counted_.push_back(masks.empty() ? 1 : masks[i][static_cast<size_t>(t)]);
       }
     }
     positions_.assign(lanes_.size(), done);
@@ -145,26 +169,33 @@ class Evaluator {
     for (size_t i = 0; i < bound_.size(); ++i) bound_[i]->set_position(positions_[i] + length_[i]);
   }
 
-  Status score(int64_t first, std::span<double> bits) {
+  Status score(int64_t first, std::span<Score> scores) {
     const model::HeadConfig& head = model_->config().head;
     const auto output_dim = static_cast<size_t>(head.output_dim());
     row_bits_.resize(targets_.size());
+    row_right_.resize(targets_.size());
     const auto body = [&](int64_t begin, int64_t end, int) {
       for (auto row = static_cast<size_t>(begin); row < static_cast<size_t>(end); ++row) {
+        if (counted_[row] == 0) continue;
         const auto output = std::span<const float>(outputs_).subspan(row * output_dim, output_dim);
+        const auto largest = std::max_element(output.begin(), output.end());
+        row_right_[row] = largest - output.begin() == targets_[row];
         row_bits_[row] = -head_log_prob(head, output, targets_[row]) / std::numbers::ln2;
       }
     };
     parallel_for(pool_, static_cast<int64_t>(targets_.size()), body);
     for (size_t i = 0; i < lanes_.size(); ++i) {
       for (int64_t t = 0; t < length_[i]; ++t) {
-        const double value = row_bits_[static_cast<size_t>(begin_[i] + t)];
+        const auto row = static_cast<size_t>(begin_[i] + t);
+        if (counted_[row] == 0) continue;
+        const double value = row_bits_[row];
         if (!std::isfinite(value)) {
           return corrupt("the model's output for token " + std::to_string(positions_[i] + t) +
                              " gives " + std::to_string(value) + " bits, a finite number is needed",
                          "sequence " + std::to_string(first + static_cast<int64_t>(lanes_[i])));
         }
-        bits[lanes_[i]] += value;
+        scores[lanes_[i]].bits += value;
+        scores[lanes_[i]].right += row_right_[row];
       }
     }
     return {};
@@ -183,24 +214,32 @@ class Evaluator {
   std::vector<int64_t> begin_, length_, positions_;
   std::vector<int32_t> inputs_, targets_;
   std::vector<float> outputs_;
+  std::vector<uint8_t> counted_;  // rows that are scored
   std::vector<double> row_bits_;
+  std::vector<uint8_t> row_right_;
 };
 
-/// Mean and its error from the bits of every sequence.
-void summarise(Sequences sequences, std::span<const double> bits, EvaluateResult* result) {
+/// Mean, its error and accuracy from the score of every sequence.
+void summarise(Sequences sequences, Masks masks, std::span<const Score> scores, bool has_classes,
+               EvaluateResult* result) {
   double total_bits = 0.0;
+  int64_t right = 0;
   for (size_t i = 0; i < sequences.size(); ++i) {
-    total_bits += bits[i];
+    total_bits += scores[i].bits;
+    right += scores[i].right;
     result->tokens += static_cast<int64_t>(sequences[i].size());
+    result->counted_tokens += counted_tokens(sequences, masks, i);
   }
-  const auto tokens = static_cast<double>(result->tokens);
+  const auto tokens = static_cast<double>(result->counted_tokens);
   const auto count = static_cast<double>(sequences.size());
   result->sequences = static_cast<int64_t>(sequences.size());
   result->bits_per_dim = total_bits / tokens;
+  if (has_classes) result->accuracy = static_cast<double>(right) / tokens;
   if (sequences.size() < 2) return;
   double squares = 0.0;
   for (size_t i = 0; i < sequences.size(); ++i) {
-    const double rest = bits[i] - result->bits_per_dim * static_cast<double>(sequences[i].size());
+    const auto counted = static_cast<double>(counted_tokens(sequences, masks, i));
+    const double rest = scores[i].bits - result->bits_per_dim * counted;
     squares += rest * rest;
   }
   result->standard_error = std::sqrt(squares * count / (count - 1.0)) / tokens;
@@ -214,22 +253,25 @@ Result<EvaluateResult> evaluate(std::shared_ptr<const model::Model> model, Seque
     return invalid_argument("batch is " + std::to_string(options.batch) + ", must be at least 1");
   }
   TARN_RETURN_IF_ERROR(check_causal(*model));
-  TARN_RETURN_IF_ERROR(check_sequences(model->config(), sequences));
+  TARN_RETURN_IF_ERROR(check_sequences(model->config(), sequences, options.counted));
   const auto total = static_cast<int64_t>(sequences.size());
   EvaluateOptions resolved = options;
   resolved.batch = pass_sequences(sequences, options, pool);
   const auto start = std::chrono::steady_clock::now();
   Evaluator evaluator(model, resolved, pool);
-  std::vector<double> bits(sequences.size());
+  std::vector<Score> scores(sequences.size());
   for (int64_t begin = 0; begin < total; begin += resolved.batch) {
     const auto first = static_cast<size_t>(begin);
     const auto size = static_cast<size_t>(std::min(resolved.batch, total - begin));
     TARN_RETURN_IF_ERROR(
-        evaluator.run(sequences.subspan(first, size), begin, std::span(bits).subspan(first, size)));
+        evaluator.run(sequences.subspan(first, size),
+                      options.counted.empty() ? Masks{} : options.counted.subspan(first, size),
+                      begin, std::span(scores).subspan(first, size)));
     if (options.progress) options.progress(begin + static_cast<int64_t>(size), total);
   }
   EvaluateResult result;
-  summarise(sequences, bits, &result);
+  const bool has_classes = model->config().head.kind == model::HeadKind::kCategorical;
+  summarise(sequences, options.counted, scores, has_classes, &result);
   result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return result;
 }

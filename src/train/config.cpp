@@ -1,7 +1,6 @@
 #include "train/config.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <limits>
 #include <numbers>
@@ -94,20 +93,9 @@ Result<TrainingConfig> parse_training(const Json& json, const std::string& where
   return config;
 }
 
-/// What a dataset of that spec holds, without reading it.
-std::pair<int64_t, int64_t> length_and_vocabulary(const data::DataSpec& spec) {
-  switch (spec.kind) {
-    case data::DataKind::kMnist: return {784, 256};
-    case data::DataKind::kCifar10: return {3072, 256};
-    case data::DataKind::kTextBytes: return {spec.length, 256};
-    case data::DataKind::kCopy: return {2 * spec.max_symbols + 1, spec.symbols + 2};
-  }
-  return {0, 0};
-}
-
 Status check_fit(const model::ModelConfig& model, const data::DataSpec& data,
                  const std::string& where) {
-  const auto [length, vocabulary] = length_and_vocabulary(data);
+  const auto [length, vocabulary] = data::sequence_shape(data);
   if (model.max_tokens > 0 && length > model.max_tokens) {
     return invalid_argument("the data has sequences of " + std::to_string(length) +
                                 " tokens, but model.max_tokens is " +
@@ -164,23 +152,6 @@ Json schedule_json(const ScheduleConfig& config) {
   return json;
 }
 
-/// The member or element that `key` names, or null.
-Json* child(Json& json, const std::string& key) {
-  if (Json::Object* object = json.as_object()) {
-    for (Json::Member& member : *object) {
-      if (member.first == key) return &member.second;
-    }
-  }
-  if (Json::Array* array = json.as_array()) {
-    size_t index = 0;
-    const auto [end, code] = std::from_chars(key.data(), key.data() + key.size(), index);
-    if (code == std::errc() && end == key.data() + key.size() && index < array->size()) {
-      return &(*array)[index];
-    }
-  }
-  return nullptr;
-}
-
 }  // namespace
 
 Result<TrainConfig> parse_train_config(const Json& json, const std::string& where) {
@@ -219,44 +190,6 @@ Json to_json(const TrainConfig& config) {
   document.set("data", data::to_json(config.data));
   document.set("training", std::move(json));
   return document;
-}
-
-Status apply_override(Json& json, const std::string& assignment) {
-  const std::string where = "--set " + assignment;
-  const size_t equals = assignment.find('=');
-  if (equals == std::string::npos || equals == 0) {
-    return invalid_argument("wanted key=value, e.g. training.updates=100", where);
-  }
-  Json* target = &json;
-  std::string path = assignment.substr(0, equals);
-  for (size_t point = path.find('.'); point != std::string::npos; point = path.find('.')) {
-    Json* next = child(*target, path.substr(0, point));
-    if (next == nullptr) {
-      return invalid_argument("the config has no \"" + path.substr(0, point) + "\" there", where);
-    }
-    target = next;
-    path.erase(0, point + 1);
-  }
-  const std::string text = assignment.substr(equals + 1);
-  const Result<Json> parsed = parse_json(text, where);
-  Json value = parsed.ok() ? *parsed : Json(text);
-  Json* old = child(*target, path);
-  if (old == nullptr) {
-    if (target->as_object() == nullptr) {
-      return invalid_argument("the config has no \"" + path + "\" there", where);
-    }
-    target->set(path, std::move(value));
-    return {};
-  }
-  const bool is_wider = old->as_double() != nullptr && value.as_int() != nullptr;
-  const bool is_number = old->as_int() != nullptr && value.as_double() != nullptr;
-  if (!is_wider && !is_number && std::string(old->type_name()) != value.type_name()) {
-    return invalid_argument(
-        std::string("wanted a value of type ") + old->type_name() + ", got " + value.type_name(),
-        where);
-  }
-  *old = std::move(value);
-  return {};
 }
 
 double schedule_factor(const ScheduleConfig& config, int64_t update, int64_t updates) {

@@ -69,11 +69,6 @@ Result<TrainConfig> parse_train_config(const Json& json, const std::string& wher
 /// The document that parses to the same config.
 Json to_json(const TrainConfig& config);
 
-/// Applies "a.b.2.c=value": keys and indices separated by points. The value is JSON, or a string
-/// when it does not parse as such. The path must exist, except for its last key, and the new value
-/// must have the type of the old one (an integer may replace a number).
-Status apply_override(Json& json, const std::string& assignment);
-
 /// Factor of the learning rate at update `update` (from 0) of `updates`.
 double schedule_factor(const ScheduleConfig& config, int64_t update, int64_t updates);
 

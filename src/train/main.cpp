@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "base/file.h"
+#include "base/json_override.h"
 #include "train/config.h"
 #include "train/step_bench.h"
 #include "train/torch_threads.h"
@@ -80,7 +81,7 @@ Result<TrainConfig> read_config(const Arguments& arguments) {
   TARN_ASSIGN(const std::string text, tarn::read_file(arguments.config, kMaxConfigBytes));
   TARN_ASSIGN(Json json, tarn::parse_json(text, arguments.config));
   for (const std::string& assignment : arguments.overrides) {
-    TARN_RETURN_IF_ERROR(tarn::train::apply_override(json, assignment));
+    TARN_RETURN_IF_ERROR(tarn::apply_override(json, assignment));
   }
   return tarn::train::parse_train_config(json, arguments.config);
 }

@@ -8,6 +8,9 @@
 #include <filesystem>
 #include <fstream>
 #include <numeric>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "data/readers.h"
 
@@ -175,6 +178,119 @@ TEST_F(DataTest, CopySequencesRepeatTheirSymbolsAndCountOnlyTheCopy) {
   EXPECT_FALSE(std::equal(first, first + 19, second));
 }
 
+DataSpec recall_spec() {
+  DataSpec spec;
+  spec.kind = DataKind::kRecall;
+  spec.keys = 6;
+  spec.values = 5;
+  spec.fillers = 2;
+  spec.min_pairs = 2;
+  spec.max_pairs = 6;
+  spec.min_filler = 1;
+  spec.max_filler = 4;
+  return spec;
+}
+
+/// A recall sequence taken apart; fails where it is not of that form.
+struct Recall {
+  std::vector<int> keys, values;  ///< of the pairs, in order
+  std::vector<int> filler_gaps;   ///< pairs before each filler
+  std::vector<int> asked;         ///< index of each question's pair
+};
+
+void read_recall(const DataSpec& spec, const std::vector<uint8_t>& tokens,
+                 const std::vector<uint8_t>& counted, Recall& recall) {
+  const int first_value = static_cast<int>(spec.keys);
+  const int first_filler = first_value + static_cast<int>(spec.values);
+  const int padding = first_filler + static_cast<int>(spec.fillers);
+  const int pairs = std::accumulate(counted.begin(), counted.end(), 0);
+  size_t at = 0;
+  while (tokens[at] >= first_filler || static_cast<int>(recall.keys.size()) < pairs) {
+    ASSERT_EQ(counted[at], 0);
+    if (tokens[at] >= first_filler) {
+      ASSERT_LT(tokens[at++], padding);
+      recall.filler_gaps.push_back(static_cast<int>(recall.keys.size()));
+      continue;
+    }
+    ASSERT_LT(tokens[at], first_value) << "a pair begins with its key";
+    recall.keys.push_back(tokens[at++]);
+    ASSERT_EQ(counted[at], 0) << "the first value cannot be known";
+    ASSERT_TRUE(tokens[at] >= first_value && tokens[at] < first_filler) << "its value follows";
+    recall.values.push_back(tokens[at++]);
+  }
+  for (int i = 0; i < pairs; ++i) {
+    const auto key = std::find(recall.keys.begin(), recall.keys.end(), tokens[at]);
+    ASSERT_NE(key, recall.keys.end()) << "a key that was never given is asked";
+    recall.asked.push_back(static_cast<int>(key - recall.keys.begin()));
+    ASSERT_EQ(counted[at++], 0);
+    ASSERT_EQ(tokens[at], recall.values[static_cast<size_t>(recall.asked.back())]);
+    ASSERT_EQ(counted[at++], 1);
+  }
+  for (; at < tokens.size(); ++at) ASSERT_EQ(tokens[at], padding);
+}
+
+TEST_F(DataTest, RecallAsksEveryKeyOfItsPairsOnceAndCountsOnlyTheAnswers) {
+  const DataSpec spec = recall_spec();
+  const auto train = load(spec, "", Split::kTrain, 1);
+  ASSERT_TRUE(train.ok());
+  ASSERT_EQ(train->length, 28);
+  ASSERT_EQ(train->vocabulary, 14);
+  std::vector<int> pairs(7), fillers(5), gaps(7), keys(6), values(11), asked_first(6);
+  for (int64_t index = 0; index < 600; ++index) {
+    std::vector<uint8_t> tokens(28), counted(28);
+    train->sequence(0, index, tokens.data(), counted.data());
+    Recall recall;
+    ASSERT_NO_FATAL_FAILURE(read_recall(spec, tokens, counted, recall)) << index;
+    ++pairs.at(recall.keys.size());
+    ++fillers.at(recall.filler_gaps.size());
+    for (const int gap : recall.filler_gaps) ++gaps.at(static_cast<size_t>(gap));
+    for (const int key : recall.keys) ++keys.at(static_cast<size_t>(key));
+    for (const int value : recall.values) ++values.at(static_cast<size_t>(value));
+    ++asked_first.at(static_cast<size_t>(recall.asked[0]));
+    std::sort(recall.keys.begin(), recall.keys.end());
+    std::sort(recall.asked.begin(), recall.asked.end());
+    EXPECT_EQ(std::adjacent_find(recall.keys.begin(), recall.keys.end()), recall.keys.end());
+    EXPECT_EQ(std::adjacent_find(recall.asked.begin(), recall.asked.end()), recall.asked.end());
+  }
+  EXPECT_EQ(pairs[0] + pairs[1] + fillers[0] + gaps[0], 0);
+  // What may occur does: of 600 sequences each case gets 30 or more on average.
+  for (const auto& [counts, first] :
+       {std::pair{pairs, 2}, {fillers, 1}, {gaps, 1}, {keys, 0}, {values, 6}, {asked_first, 0}}) {
+    EXPECT_GT(*std::min_element(counts.begin() + first, counts.end()), 5);
+  }
+}
+
+TEST_F(DataTest, RecallIsAFunctionOfSeedAndPlace) {
+  const auto tokens = [](Split split, uint64_t seed, int64_t epoch) {
+    const auto dataset = load(recall_spec(), "", split, seed);
+    std::vector<uint8_t> result(28);
+    dataset->sequence(epoch, 3, result.data(), nullptr);
+    return result;
+  };
+  EXPECT_EQ(tokens(Split::kTrain, 1, 2), tokens(Split::kTrain, 1, 2));
+  EXPECT_NE(tokens(Split::kTrain, 1, 2), tokens(Split::kTrain, 1, 3));
+  EXPECT_NE(tokens(Split::kTrain, 1, 2), tokens(Split::kTrain, 2, 2));
+  EXPECT_EQ(tokens(Split::kValid, 1, 2), tokens(Split::kValid, 1, 3));
+  EXPECT_NE(tokens(Split::kValid, 1, 2), tokens(Split::kTest, 1, 2));
+}
+
+TEST_F(DataTest, ANeedleIsOnePairAtAFixedDistance) {
+  DataSpec spec;
+  spec.kind = DataKind::kRecall;
+  spec.min_pairs = spec.max_pairs = 1;
+  spec.min_filler = spec.max_filler = 50;
+  const auto test = load(spec, "", Split::kTest);
+  ASSERT_TRUE(test.ok());
+  std::vector<uint8_t> tokens(54), counted(54);
+  ASSERT_EQ(test->length, 54);
+  test->sequence(0, 7, tokens.data(), counted.data());
+  EXPECT_EQ(std::count(tokens.begin() + 2, tokens.begin() + 52, 128), 50);
+  EXPECT_EQ(tokens[0], tokens[52]);
+  EXPECT_EQ(tokens[1], tokens[53]);
+  EXPECT_EQ(std::accumulate(counted.begin(), counted.end(), 0), 1);
+  EXPECT_EQ(counted[53], 1);
+}
+
 TEST(EpochOrder, IsAPermutationOfSeedAndEpochAlone) {
   const auto order = epoch_order(1000, 3, 4);
   EXPECT_EQ(order, epoch_order(1000, 3, 4));
@@ -187,9 +303,11 @@ TEST(EpochOrder, IsAPermutationOfSeedAndEpochAlone) {
 }
 
 TEST(DataSpec, RoundTripsAndNamesUnknownKeys) {
-  for (const char* text :
-       {R"({"kind":"mnist","holdout":7})", R"({"kind":"cifar10"})",
-        R"({"kind":"text_bytes","file":"a.txt","length":64})", R"({"kind":"copy","symbols":4})"}) {
+  for (
+      const char* text :
+      {R"({"kind":"mnist","holdout":7})", R"({"kind":"cifar10"})",
+       R"({"kind":"text_bytes","file":"a.txt","length":64})", R"({"kind":"copy","symbols":4})",
+       R"({"kind":"recall","keys":9,"values":7,"fillers":3,"min_pairs":2,"max_pairs":8,"min_filler":1,"max_filler":5,"epoch_sequences":11})"}) {
     const auto json = parse_json(text, "test");
     ASSERT_TRUE(json.ok());
     const auto spec = parse_data_spec(*json, "data");
@@ -201,7 +319,9 @@ TEST(DataSpec, RoundTripsAndNamesUnknownKeys) {
   for (const char* text :
        {R"({"kind":"mnist","length":7})", R"({"kind":"imagenet"})", R"({})",
         R"({"kind":"text_bytes","length":0})", R"({"kind":"text_bytes","length":9,"file":"../x"})",
-        R"({"kind":"copy","max_symbols":4,"min_symbols":5})"}) {
+        R"({"kind":"copy","max_symbols":4,"min_symbols":5})",
+        R"({"kind":"recall","keys":4,"max_pairs":5})", R"({"kind":"recall","min_pairs":17})",
+        R"({"kind":"recall","keys":128,"values":127})", R"({"kind":"recall","min_filler":1})"}) {
     const auto json = parse_json(text, "test");
     ASSERT_TRUE(json.ok());
     EXPECT_FALSE(parse_data_spec(*json, "data").ok()) << text;

@@ -89,6 +89,76 @@ TEST(Evaluate, EveryFormGivesTheBitsOfTheTokenLoop) {
   }
 }
 
+TEST(Evaluate, MasksSayWhichTokensBitsAndAccuracyAreAbout) {
+  const std::vector<int64_t> lengths{40, 1, 96, 33, 0, 17};
+  auto sequences = random_sequences(lengths);
+  const auto model = tiny_model(causal_stacks(true).front().layers);
+  const model::HeadConfig& head = model->config().head;
+  Philox rng{12, 0, 0};
+  std::vector<std::vector<uint8_t>> masks;
+  std::vector<double> bits;
+  std::vector<int64_t> counts;
+  int64_t counted = 0, right = 0;
+  double total = 0.0;
+  Generator generator(model, nullptr);
+  for (Tokens& tokens : sequences) {
+    Session session(model, {});
+    auto& mask = masks.emplace_back();
+    bits.push_back(0.0);
+    counts.push_back(0);
+    for (int32_t& token : tokens) {
+      ASSERT_TRUE(generator.feed(session, {}).ok());
+      const auto output = session.output();
+      const auto best =
+          static_cast<int32_t>(std::max_element(output.begin(), output.end()) - output.begin());
+      if (rng.next_below(2) == 0) token = best;
+      mask.push_back(static_cast<uint8_t>(rng.next_below(3)));  // any number but 0 counts
+      if (mask.back() != 0) {
+        bits.back() -= head_log_prob(head, output, token) / std::log(2.0);
+        ++counts.back();
+        right += token == best ? 1 : 0;
+      }
+      ASSERT_TRUE(session.append({&token, 1}).ok());
+    }
+    counted += counts.back();
+    total += bits.back();
+  }
+  const double mean = total / static_cast<double>(counted);
+  double squares = 0.0;
+  for (size_t i = 0; i < bits.size(); ++i) {
+    squares += std::pow(bits[i] - mean * static_cast<double>(counts[i]), 2);
+  }
+  const double tolerance = 1000.0 * std::numeric_limits<float>::epsilon() * mean;
+  for (const auto form : {mixers::Form::kChunk, mixers::Form::kParallel, mixers::Form::kStep}) {
+    for (const int64_t batch : {1, 4}) {
+      const auto result =
+          evaluate(model, sequences, {.batch = batch, .form = form, .counted = masks}, nullptr);
+      ASSERT_TRUE(result.ok()) << result.error().to_string();
+      EXPECT_NEAR(result->bits_per_dim, mean, tolerance);
+      EXPECT_NEAR(result->standard_error,
+                  std::sqrt(squares * 6.0 / 5.0) / static_cast<double>(counted), tolerance);
+      EXPECT_EQ(result->counted_tokens, counted);
+      EXPECT_EQ(result->tokens, 187);
+      ASSERT_TRUE(result->accuracy.has_value());
+      EXPECT_EQ(*result->accuracy, static_cast<double>(right) / static_cast<double>(counted));
+    }
+  }
+}
+
+TEST(Evaluate, AccuracyNeedsClasses) {
+  const auto sequences = random_sequences({9});
+  const std::vector<Json> layers = causal_stacks(true).front().layers;
+  const auto classes = evaluate(tiny_model(layers), sequences, {}, nullptr);
+  const auto mixture = evaluate(
+      tiny_model(layers, {.head = R"({"kind": "discretised_logistic_mixture", "components": 3,
+                                      "levels": 11})"}),
+      sequences, {}, nullptr);
+  ASSERT_TRUE(classes.ok() && mixture.ok());
+  EXPECT_TRUE(classes->accuracy.has_value());
+  EXPECT_EQ(classes->counted_tokens, 9);
+  EXPECT_FALSE(mixture->accuracy.has_value());
+}
+
 TEST(Evaluate, LongSequencesGoInPieces) {
   const auto sequences = random_sequences({2500, 1025, 1024});
   for (const NamedMixers& stack : causal_stacks(true)) {
@@ -118,6 +188,15 @@ TEST(Evaluate, NamesWhatIsWrong) {
             "sequence 1: has 6 tokens, the model takes at most 5");
   EXPECT_EQ(error({{1}, {1, 11}}), "sequence 1: token 1 is 11, must be in [0, 11)");
   EXPECT_EQ(error({{1, -1}}), "sequence 0: token 1 is -1, must be in [0, 11)");
+  const auto mask_error = [&](const std::vector<std::vector<uint8_t>>& masks) {
+    const std::vector<Tokens> sequences{{1}, {1, 2}};
+    const auto result = evaluate(model, sequences, {.counted = masks}, nullptr);
+    return result.ok() ? std::string("no error") : result.error().to_string();
+  };
+  EXPECT_EQ(mask_error({{1}}), "there are 1 masks for 2 sequences");
+  EXPECT_EQ(mask_error({{1}, {1}}), "sequence 1: has 2 tokens and a mask of 1");
+  EXPECT_EQ(mask_error({{0}, {0, 0}}), "there is no token to evaluate");
+  EXPECT_EQ(mask_error({{0}, {0, 1}}), "no error");
 }
 
 TEST(Evaluate, LargeBatchesAreCutIntoPassesWithTheSameBits) {

@@ -6,6 +6,7 @@
 #include <filesystem>
 
 #include "base/file.h"
+#include "base/json_override.h"
 #include "unit/train/test_models.h"
 
 namespace tarn::train {

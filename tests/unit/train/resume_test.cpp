@@ -11,6 +11,7 @@
 
 #include "base/file.h"
 #include "base/json.h"
+#include "base/json_override.h"
 #include "train/checkpoint.h"
 #include "train/torch_threads.h"
 #include "train/trainer.h"
