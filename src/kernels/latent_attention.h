@@ -20,7 +20,7 @@ struct LatentProblem {
   int64_t num_latents = 0;
   int64_t key_dim = 0;
   int64_t value_dim = 0;
-  float scale = 1.0f;
+  double scale = 1.0;
   bool causal = true;
   ThreadPool* pool = nullptr;
 };

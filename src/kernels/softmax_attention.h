@@ -23,7 +23,7 @@ struct SoftmaxProblem {
   int64_t num_kv_heads = 0;
   int64_t key_dim = 0;
   int64_t value_dim = 0;
-  float scale = 1.0f;
+  double scale = 1.0;
   bool causal = true;
   ThreadPool* pool = nullptr;
   const KeyPattern* pattern = nullptr;

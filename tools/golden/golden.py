@@ -16,10 +16,11 @@ import safetensors.torch
 import torch
 from torch.overrides import TorchFunctionMode
 
+import attention
 import matrix_states
 import vector_states
 
-DEFINITIONS = matrix_states.DEFINITIONS | vector_states.DEFINITIONS
+DEFINITIONS = (matrix_states.DEFINITIONS | vector_states.DEFINITIONS | attention.DEFINITIONS)
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BATCH, TOKENS = 2, 37  # longer than two chunks of 16, and odd
 TOLERANCE = 1e-9  # of a difference, relative to the largest number of the tensor

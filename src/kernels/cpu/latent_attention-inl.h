@@ -125,7 +125,7 @@ struct LatentHead {
     dout = take(sizes.values);
     for (int64_t l = 0; l < p.num_latents; ++l) {
       for (int64_t i = 0; i < p.key_dim; ++i) {
-        latents[i * sizes.latents + l] = p.scale * latent[l * p.key_dim + i];
+        latents[i * sizes.latents + l] = static_cast<float>(p.scale) * latent[l * p.key_dim + i];
       }
     }
   }
@@ -175,7 +175,8 @@ struct LatentHead {
   /// r of token q, into `read`.
   void find_read_weights() const {
     for (int64_t l = 0; l < problem.num_latents; ++l) {
-      read[l] = problem.scale * padded_dot(sizes.keys, q, keys + l * sizes.keys);
+      read[l] =
+          static_cast<float>(problem.scale) * padded_dot(sizes.keys, q, keys + l * sizes.keys);
     }
     softmax_of_scores(problem.num_latents, read);
   }

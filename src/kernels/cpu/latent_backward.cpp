@@ -58,7 +58,7 @@ HWY_INLINE void read_gradient(const LatentBackwardArgs& args, const LatentHead& 
   std::fill_n(one.k, K, 0.0f);
   for (int64_t l = 0; l < problem.num_latents; ++l) {
     const float gain = kept.score[l];
-    kept.score[l] = problem.scale * one.read[l] * (gain - mean);
+    kept.score[l] = static_cast<float>(problem.scale) * one.read[l] * (gain - mean);
     kept.inner[l] = kept.score[l] * padded_dot(K, one.q, one.keys + l * K) + one.read[l] * gain;
     padded_add(K, kept.score[l], one.keys + l * K, one.k);
   }
@@ -97,8 +97,8 @@ HWY_INLINE void absorb_gradient(const LatentHead& one, const float* weights, con
     padded_add(V, a, dvalues, carried.dv);
     const float* latent = latents + l * problem.key_dim;
     for (int64_t i = 0; i < problem.key_dim; ++i) {
-      carried.dk[i] += problem.scale * dscore * latent[i];
-      dlatents[l * problem.key_dim + i] += problem.scale * dscore * one.k[i];
+      carried.dk[i] += static_cast<float>(problem.scale) * dscore * latent[i];
+      dlatents[l * problem.key_dim + i] += static_cast<float>(problem.scale) * dscore * one.k[i];
     }
     for (int64_t i = 0; i < K; ++i) dkeys[i] *= rest;
     for (int64_t i = 0; i < V; ++i) dvalues[i] *= rest;

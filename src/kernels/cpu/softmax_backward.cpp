@@ -96,7 +96,7 @@ void backward_run(const SoftmaxBackwardArgs& args, int64_t sequence, int64_t hea
     }
     small_gemm(keys, columns, problem.value_dim, {v, args.v.stride() * run.step, 1}, block.dout,
                kQueryBlock, block.ds, kQueryBlock, false);
-    weights_and_gradients(keys, columns, problem.scale, block);
+    weights_and_gradients(keys, columns, static_cast<float>(problem.scale), block);
     small_gemm(keys, problem.value_dim, queries.count, {block.p, kQueryBlock, 1},
                args.dout.at(row, head), args.dout.row_stride * queries.step,
                args.dv.at(problem.keys, sequence, key_row, kv_head), args.dv.stride() * run.step,

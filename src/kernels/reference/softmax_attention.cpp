@@ -25,7 +25,7 @@ void softmax_attention(const SoftmaxProblem& problem, Heads<const double> q,
           const double* key = k.at(problem.keys, i, j, h / group);
           double dot = 0.0;
           for (int64_t c = 0; c < problem.key_dim; ++c) dot += query[c] * key[c];
-          weights[static_cast<size_t>(j)] = static_cast<double>(problem.scale) * dot;
+          weights[static_cast<size_t>(j)] = problem.scale * dot;
         }
         const double maximum = *std::max_element(weights.begin(), weights.end());
         double sum = 0.0;

@@ -219,7 +219,7 @@ void read_attention_config(JsonReader& reader, int64_t model_dim, AttentionConfi
   config.value_dim = reader.integer("value_dim", 1, 4096, config.key_dim);
   const double inverse_root =
       1.0 / std::sqrt(static_cast<double>(std::max<int64_t>(1, config.key_dim)));
-  config.scale = static_cast<float>(reader.number("scale", 0.0, 1e6, inverse_root));
+  config.scale = reader.number("scale", 0.0, 1e6, inverse_root);
   if (rotary) {
     config.rotary_dim = reader.integer("rotary_dim", 0, 4096, 0);
     config.rotary_base = reader.number("rotary_base", 1.0, 1e12, 10000.0);
@@ -362,7 +362,7 @@ void attend_reference(const AttentionConfig& config, const double* q,
   for (const double* key : keys) {
     double dot = 0.0;
     for (int64_t c = 0; c < config.key_dim; ++c) dot += q[c] * key[c];
-    weights.push_back(static_cast<double>(config.scale) * dot);
+    weights.push_back(config.scale * dot);
     maximum = std::max(maximum, weights.back());
   }
   double sum = 0.0;

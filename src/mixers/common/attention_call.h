@@ -17,7 +17,7 @@ struct AttentionConfig : MixerConfig {
   int64_t num_kv_heads = 0;
   int64_t key_dim = 0;    ///< per head
   int64_t value_dim = 0;  ///< per head
-  float scale = 1.0f;
+  double scale = 1.0;
   int64_t rotary_dim = 0;  ///< leading channels that rotate; 0: none
   double rotary_base = 10000.0;
 };

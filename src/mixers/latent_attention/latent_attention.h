@@ -11,7 +11,7 @@ struct Config final : MixerConfig {
   int64_t num_latents = 0;  ///< per head
   int64_t key_dim = 0;      ///< per head
   int64_t value_dim = 0;    ///< per head
-  float scale = 1.0f;
+  double scale = 1.0;
   bool causal = true;
 };
 

@@ -26,7 +26,7 @@ Result<std::shared_ptr<const MixerConfig>> parse_config(const Json& json, int64_
   config->causal = reader.boolean("causal", true);
   const double inverse_root =
       1.0 / std::sqrt(static_cast<double>(std::max<int64_t>(1, config->key_dim)));
-  config->scale = static_cast<float>(reader.number("scale", 0.0, 1e6, inverse_root));
+  config->scale = reader.number("scale", 0.0, 1e6, inverse_root);
   TARN_RETURN_IF_ERROR(reader.finish());
   return std::shared_ptr<const MixerConfig>(std::move(config));
 }

@@ -23,8 +23,7 @@ struct Latents {
 
   void absorb(const double* k, const double* v) const {
     for (int64_t l = 0; l < config.num_latents; ++l) {
-      const double score =
-          static_cast<double>(config.scale) * dot(config.key_dim, queries + l * config.key_dim, k);
+      const double score = config.scale * dot(config.key_dim, queries + l * config.key_dim, k);
       const double maximum = std::max(log_sum[l], score);
       const double total =
           maximum + std::log(std::exp(log_sum[l] - maximum) + std::exp(score - maximum));
@@ -42,8 +41,7 @@ struct Latents {
   void read(const double* q, double* out) const {
     std::vector<double> weights;
     for (int64_t l = 0; l < config.num_latents; ++l) {
-      weights.push_back(static_cast<double>(config.scale) *
-                        dot(config.key_dim, q, keys + l * config.key_dim));
+      weights.push_back(config.scale * dot(config.key_dim, q, keys + l * config.key_dim));
     }
     const double maximum = *std::max_element(weights.begin(), weights.end());
     double sum = 0.0;

@@ -33,7 +33,7 @@ Result<std::shared_ptr<const MixerConfig>> parse_config(const Json& json, int64_
   config->value_dim = reader.integer("value_dim", 1, 4096, config->key_dim);
   const double inverse_root =
       1.0 / std::sqrt(static_cast<double>(std::max<int64_t>(1, config->key_dim)));
-  config->scale = static_cast<float>(reader.number("scale", 0.0, 1e6, inverse_root));
+  config->scale = reader.number("scale", 0.0, 1e6, inverse_root);
   config->rounds = reader.integer("rounds", 1, 16, 1);
   config->num_buckets = reader.integer("num_buckets", 2, 4096);
   config->chunk = reader.integer("chunk", 1, 4096);
