@@ -25,6 +25,7 @@ struct Options {
   int64_t length = 0;
   int64_t batch = 8;
   std::string form = "chunk";
+  std::vector<int64_t> positions;
 };
 
 mixers::Form form_from_name(const std::string& name) {
@@ -67,6 +68,19 @@ Result<data::SequenceDataset> load_data(const model::ModelConfig& config, const 
   return cli::load_data(config, options.data, options.split, options.length);
 }
 
+Json to_json(const std::vector<runtime::PositionScore>& ranges, const char* unit) {
+  Json::Array rows;
+  for (const runtime::PositionScore& range : ranges) {
+    Json row;
+    row.set("begin", range.begin);
+    row.set("end", range.end);
+    row.set("counted_tokens", range.counted_tokens);
+    row.set(unit, range.counted_tokens == 0 ? Json() : Json(range.bits_per_dim));
+    rows.push_back(std::move(row));
+  }
+  return rows;
+}
+
 Status run(const Options& options, Context& context) {
   TARN_ASSIGN(const auto model, options.model.load());
   TARN_ASSIGN(const data::SequenceDataset dataset, load_data(model->config(), options));
@@ -84,6 +98,7 @@ Status run(const Options& options, Context& context) {
   evaluation.counted = counted;
   evaluation.batch = options.batch;
   evaluation.form = form_from_name(options.form);
+  evaluation.position_ends = options.positions;
   evaluation.cancel = &context.cancel;
   evaluation.progress = [&](int64_t done, int64_t total) {
     context.console.progress("eval", done, total, "sequences");
@@ -106,6 +121,7 @@ Status run(const Options& options, Context& context) {
   json.set("counted_tokens", result.counted_tokens);
   json.set("split", options.split);
   json.set("threads", options.model.threads);
+  if (!result.by_position.empty()) json.set("by_position", to_json(result.by_position, unit));
   context.console.document(json);
   std::vector<std::vector<std::string>> rows = {
       {unit, fmt::format("{:.4f} ± {:.4f}", result.bits_per_dim, result.standard_error)}};
@@ -116,6 +132,11 @@ Status run(const Options& options, Context& context) {
   rows.push_back(
       {"tokens/s", fmt::format("{:.0f}", static_cast<double>(result.tokens) / result.seconds)});
   rows.push_back({"seconds", fmt::format("{:.2f}", result.seconds)});
+  for (const runtime::PositionScore& range : result.by_position) {
+    rows.push_back(
+        {fmt::format("positions {} to {}", range.begin, range.end - 1),
+         range.counted_tokens == 0 ? "none" : fmt::format("{:.4f}", range.bits_per_dim)});
+  }
   context.console.table(rows);
   return {};
 }
@@ -138,6 +159,8 @@ void add_eval(Command& program, Selection& selection) {
   command.integer("--limit", options->limit, 1, 1'000'000'000, "only the first sequences");
   command.integer("--length", options->length, 1, 1'000'000'000,
                   "tokens per window of text (default: the model's max_tokens)");
+  command.integers("--positions", options->positions, 1, 1'000'000'000,
+                   "also the bits of ranges of positions that end there, e.g. 256,1024,4096");
   command.integer("--batch", options->batch, 1, 65'536, "sequences per pass (default: 8)");
   command.choice("--form", options->form, {"chunk", "parallel", "step"},
                  "chunk (default), parallel or step");

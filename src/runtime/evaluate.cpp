@@ -33,6 +33,8 @@ int64_t counted_tokens(Sequences sequences, Masks masks, size_t i) {
 struct Score {
   double bits = 0.0;
   int64_t right = 0;  ///< tokens that are the most probable class
+  /// Bits and tokens of every range of positions.
+  std::vector<std::pair<double, int64_t>> ranges = {};
 };
 
 Status check_sequences(const model::ModelConfig& config, Sequences sequences, Masks masks) {
@@ -94,6 +96,7 @@ class Evaluator {
   Evaluator(std::shared_ptr<const model::Model> model, const EvaluateOptions& options,
             ThreadPool* pool)
       : cancel_(options.cancel),
+        position_ends_(options.position_ends),
         model_(std::move(model)),
         form_(options.form == mixers::Form::kAuto ? mixers::Form::kChunk : options.form),
         pool_(pool),
@@ -107,6 +110,7 @@ class Evaluator {
   Status run(Sequences sequences, Masks masks, int64_t first, std::span<Score> scores) {
     for (size_t i = 0; i < sequences.size(); ++i) {
       scores[i] = {};
+      if (!position_ends_.empty()) scores[i].ranges.resize(position_ends_.size() + 1);
       if (states_.empty()) continue;
       states_[i].reset();
       TARN_RETURN_IF_ERROR(states_[i].reserve(static_cast<int64_t>(sequences[i].size())));
@@ -194,14 +198,21 @@ class Evaluator {
                              " gives " + std::to_string(value) + " bits, a finite number is needed",
                          "sequence " + std::to_string(first + static_cast<int64_t>(lanes_[i])));
         }
-        scores[lanes_[i]].bits += value;
-        scores[lanes_[i]].right += row_right_[row];
+        Score& own = scores[lanes_[i]];
+        own.bits += value;
+        own.right += row_right_[row];
+        if (own.ranges.empty()) continue;
+        const auto end = std::ranges::upper_bound(position_ends_, positions_[i] + t);
+        auto& range = own.ranges[static_cast<size_t>(end - position_ends_.begin())];
+        range.first += value;
+        ++range.second;
       }
     }
     return {};
   }
 
   const std::atomic<bool>* cancel_;
+  std::span<const int64_t> position_ends_;
   std::shared_ptr<const model::Model> model_;
   mixers::Form form_;
   ThreadPool* pool_;
@@ -245,12 +256,41 @@ void summarise(Sequences sequences, Masks masks, std::span<const Score> scores, 
   result->standard_error = std::sqrt(squares * count / (count - 1.0)) / tokens;
 }
 
+/// Sums over the sequences for every range of positions.
+std::vector<PositionScore> by_position(Sequences sequences, std::span<const Score> scores,
+                                       std::span<const int64_t> ends) {
+  std::vector<PositionScore> ranges(ends.empty() ? 0 : ends.size() + 1);
+  int64_t longest = 0;
+  for (const auto& sequence : sequences) {
+    longest = std::max(longest, static_cast<int64_t>(sequence.size()));
+  }
+  for (size_t r = 0; r < ranges.size(); ++r) {
+    ranges[r].begin = r == 0 ? 0 : ends[r - 1];
+    ranges[r].end = r < ends.size() ? ends[r] : std::max(longest, ranges[r].begin);
+    double bits = 0.0;
+    for (const Score& score : scores) {
+      bits += score.ranges[r].first;
+      ranges[r].counted_tokens += score.ranges[r].second;
+    }
+    if (ranges[r].counted_tokens > 0) {
+      ranges[r].bits_per_dim = bits / static_cast<double>(ranges[r].counted_tokens);
+    }
+  }
+  return ranges;
+}
+
 }  // namespace
 
 Result<EvaluateResult> evaluate(std::shared_ptr<const model::Model> model, Sequences sequences,
                                 const EvaluateOptions& options, ThreadPool* pool) {
   if (options.batch < 1) {
     return invalid_argument("batch is " + std::to_string(options.batch) + ", must be at least 1");
+  }
+  for (size_t i = 0; i < options.position_ends.size(); ++i) {
+    if (options.position_ends[i] > (i == 0 ? 0 : options.position_ends[i - 1])) continue;
+    return invalid_argument("ends of ranges of positions must be positive and increase, got " +
+                            std::to_string(options.position_ends[i]) + " as number " +
+                            std::to_string(i));
   }
   TARN_RETURN_IF_ERROR(check_causal(*model));
   TARN_RETURN_IF_ERROR(check_sequences(model->config(), sequences, options.counted));
@@ -272,6 +312,7 @@ Result<EvaluateResult> evaluate(std::shared_ptr<const model::Model> model, Seque
   EvaluateResult result;
   const bool has_classes = model->config().head.kind == model::HeadKind::kCategorical;
   summarise(sequences, options.counted, scores, has_classes, &result);
+  result.by_position = by_position(sequences, scores, options.position_ends);
   result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return result;
 }

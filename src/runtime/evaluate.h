@@ -20,8 +20,19 @@ struct EvaluateOptions {
   mixers::Form form = mixers::Form::kChunk;  ///< kAuto counts as kChunk
   /// Of each sequence, nonzero where the token counts; no element at all: every token counts.
   std::span<const std::vector<uint8_t>> counted{};
+  /// Ends of the ranges of positions that bits are also given for, increasing: (4, 16) asks for
+  /// tokens 0 to 3, 4 to 15 and those from 16 on. No element: no ranges.
+  std::span<const int64_t> position_ends{};
   std::function<void(int64_t done, int64_t total)> progress{};  ///< sequences, after every pass
   const std::atomic<bool>* cancel = nullptr;  ///< looked at before every piece of every pass
+};
+
+/// The counted tokens at positions `begin` to `end` − 1 of all sequences.
+struct PositionScore {
+  int64_t begin = 0;
+  int64_t end = 0;  ///< of the last range: the longest sequence's length
+  int64_t counted_tokens = 0;
+  double bits_per_dim = 0;  ///< 0 without tokens
 };
 
 struct EvaluateResult {
@@ -34,6 +45,7 @@ struct EvaluateResult {
   int64_t tokens = 0;          ///< all
   int64_t counted_tokens = 0;  ///< those that bits and accuracy are about
   double seconds = 0;
+  std::vector<PositionScore> by_position;  ///< of the ranges asked for, the last one to the end
 };
 
 /// Bits per counted token of `sequences` under the model, −log2 p(token t | tokens before), summed

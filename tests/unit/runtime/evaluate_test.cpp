@@ -175,6 +175,41 @@ TEST(Evaluate, LongSequencesGoInPieces) {
   }
 }
 
+TEST(Evaluate, RangesOfPositionsAreTheirOwnTokens) {
+  const std::vector<int64_t> lengths{5, 0, 1500, 3};
+  const auto sequences = random_sequences(lengths);
+  const auto model = tiny_model(causal_stacks(true).front().layers, {.max_tokens = 0});
+  const std::vector<int64_t> ends{1, 4, 1200, 2000};
+  const auto result = evaluate(model, sequences, {.position_ends = ends}, nullptr);
+  ASSERT_TRUE(result.ok());
+  ASSERT_EQ(result->by_position.size(), ends.size() + 1);
+  double bits = 0;
+  for (size_t r = 0; r <= ends.size(); ++r) {
+    const PositionScore& range = result->by_position[r];
+    EXPECT_EQ(range.begin, r == 0 ? 0 : ends[r - 1]);
+    EXPECT_EQ(range.end, r < ends.size() ? ends[r] : 2000);
+    bits += range.bits_per_dim * static_cast<double>(range.counted_tokens);
+    // The same by masks of the range.
+    std::vector<std::vector<uint8_t>> masks;
+    int64_t tokens = 0;
+    for (const int64_t length : lengths) {
+      auto& mask = masks.emplace_back(static_cast<size_t>(length), uint8_t{0});
+      for (int64_t t = range.begin; t < std::min(length, range.end); ++t, ++tokens) {
+        mask[static_cast<size_t>(t)] = 1;
+      }
+    }
+    EXPECT_EQ(range.counted_tokens, tokens);
+    if (tokens == 0) continue;
+    const auto masked = evaluate(model, sequences, {.counted = masks}, nullptr);
+    EXPECT_NEAR(range.bits_per_dim, masked->bits_per_dim, 1e-12 * masked->bits_per_dim);
+  }
+  EXPECT_NEAR(bits, result->bits_per_dim * 1508, 1e-9);
+  EXPECT_TRUE(evaluate(model, sequences, {}, nullptr)->by_position.empty());
+  for (const std::vector<int64_t>& wrong : {std::vector<int64_t>{0}, {4, 4}, {8, 2}}) {
+    EXPECT_FALSE(evaluate(model, sequences, {.position_ends = wrong}, nullptr).ok());
+  }
+}
+
 TEST(Evaluate, NamesWhatIsWrong) {
   const auto model = tiny_model(causal_stacks(true).front().layers, {.max_tokens = 5});
   const auto error = [&](const std::vector<Tokens>& sequences, int64_t batch = 8) {
