@@ -12,7 +12,9 @@ from fla.layers.gla import GatedLinearAttention
 from fla.layers.kda import KimiDeltaAttention
 from fla.layers.multiscale_retention import MultiScaleRetention
 from fla.layers.rwkv7 import RWKV7Attention
-from fla.modules.feature_map import DPFPFeatureMap, HedgehogFeatureMap, T2RFeatureMap
+from fla.modules import feature_map
+from fla.modules.feature_map import (DPFPFeatureMap, HedgehogFeatureMap, T2RFeatureMap,
+                                     TaylorFeatureMap)
 from fla.modules.norm.layernorm import rms_norm_ref
 from fla.modules.rotary.ops import rotary_embedding_ref
 from fla.modules.token_shift import token_shift_ref
@@ -29,6 +31,7 @@ from torch.func import functional_call
 from torch.nn import functional
 
 import golden
+import matrix_states
 
 SOURCE = f"{golden.version('flash-linear-attention')} in float64, "
 ACTIVATIONS = {"silu": functional.silu, "swish": functional.silu, "sigmoid": torch.sigmoid}
@@ -274,6 +277,37 @@ def rwkv7(c, p, x, s, value_first=None):
     return y, final | ({"output.value_first": value} if first else {})
 
 
+def expanded_taylor(k):
+    """The package's Taylor features in Tarn's order: it has a product x_i*x_j of two channels once,
+    times the root of 2."""
+    pairs = torch.triu_indices(k, k, 1)
+    place = torch.zeros(1 + 2 * k + pairs.shape[1], k, k)
+    place[1 + k + torch.arange(k), torch.arange(k), torch.arange(k)] = 1
+    half = 1 + 2 * k + torch.arange(pairs.shape[1])
+    place[half, pairs[0], pairs[1]] = place[half, pairs[1], pairs[0]] = 0.5 ** 0.5
+    module = TaylorFeatureMap(k)
+    outer = feature_map.flatten_diag_outer_product_off1
+    # Recomputing checkpoints refuse torch.autograd.grad: the function within.
+    feature_map.flatten_diag_outer_product_off1 = getattr(outer, "__wrapped__", outer)
+    return lambda rows: torch.cat([(f := module(rows))[..., :1 + k], f @ place.flatten(1)], -1)
+
+
+def favor_kernel(c, q, k):
+    """Lemma 1 of arXiv 2009.14794: the mean over omega of cosh(omega·(q + k)) exp(-(q² + k²)/2)."""
+    q, k = (rows * c["key_dim"] ** -0.25 for rows in (q, k))
+    both = (q.unsqueeze(-2) + k.unsqueeze(-3)) @ matrix_states.favor_directions(c)
+    squares = (q * q).sum(-1).unsqueeze(-1) + (k * k).sum(-1).unsqueeze(-2)
+    return torch.cosh(both).mean(-1) * torch.exp(-squares / 2)
+
+
+def lolcats(weight):
+    """LoLCATs' feature map: softmaxes of both signs, no smaller than 1e-12."""
+    def phi(rows):
+        y = torch.einsum("bhtk,hfk->bhtf", rows, weight)
+        return torch.cat([functional.softmax(y, -1), functional.softmax(-y, -1)], -1).clamp(1e-12)
+    return phi
+
+
 def linear_attention(c, p, x, s):
     """Every query against every key at once, under a mask; the package's feature maps."""
     h, k = c["num_heads"], c["key_dim"]
@@ -281,20 +315,25 @@ def linear_attention(c, p, x, s):
     kind = c.get("feature_map", "elu_plus_one")
     q, key, value = (part.unflatten(-1, (h, -1)).transpose(1, 2) for part in functional.linear(
         x, p["in.weight"], p["in.bias"]).split([h * k, h * k, h * v], -1))
-    if kind == "elu_plus_one":
-        fq, fk = functional.elu(q) + 1, functional.elu(key) + 1
-    elif kind == "dpfp":
-        # The package pairs channel m with m - j, Tarn with m + j: the same products, turned by j.
-        order = c["order"]
-        turned = lambda f: torch.cat([part.roll(-1 - j, -1)
-                                      for j, part in enumerate(f.chunk(order, -1))], -1)
-        fq, fk = (turned(DPFPFeatureMap(k, order)(rows)) for rows in (q, key))
+    # The package's DPFP pairs channel m with m - j, Tarn's with m + j: the same, turned by j.
+    turned = lambda f: torch.cat([part.roll(-1 - j, -1)
+                                  for j, part in enumerate(f.chunk(c["order"], -1))], -1)
+    plain = {"elu_plus_one": lambda rows: functional.elu(rows) + 1, "relu": functional.relu,
+             "squared_relu": lambda rows: functional.relu(rows).square(),
+             "favor": lambda rows: matrix_states.favor(c, rows),
+             "taylor": expanded_taylor(k),
+             "dpfp": lambda rows: turned(DPFPFeatureMap(k, c["order"])(rows))}
+    if kind in plain:
+        fq, fk = plain[kind](q), plain[kind](key)
+    elif kind == "hedgehog_apart":
+        fq, fk = lolcats(p["map_q.weight"])(q), lolcats(p["map_k.weight"])(key)
     else:
         module = T2RFeatureMap(k, c["num_features"]) if kind == "t2r" else HedgehogFeatureMap(k)
         weights = [{n.replace(f"map_{row}.", "layer."): tensor for n, tensor in p.items()
                     if n.startswith(f"map_{row}.")} for row in "qk"]
         fq, fk = functional_call(module, weights[0], q), functional_call(module, weights[1], key)
-    scores = (fq @ fk.transpose(-1, -2)).tril()
+    scores = favor_kernel(c, q, key) if kind == "favor" else fq @ fk.transpose(-1, -2)
+    scores = scores.tril()
     total = scores.sum(-1, keepdim=True) + (fq @ s["z"].unsqueeze(-1)) + 1e-6
     o = (scores @ value + fq @ s["s"]) / total
     y = functional.linear(o.transpose(1, 2).flatten(2), p["out.weight"], p["out.bias"])
@@ -321,6 +360,16 @@ def main():
                  source + "HedgehogFeatureMap", linear_attention)
     golden.write("dpfp", sizes | {"feature_map": "dpfp", "order": 2}, 15,
                  source + "DPFPFeatureMap", linear_attention)
+    sizes = {"name": "linear_attention", "num_heads": 2, "key_dim": 3, "value_dim": 2}
+    golden.write("taylor", sizes | {"feature_map": "taylor"}, 6, source + "TaylorFeatureMap, its "
+                 "features of two channels twice", linear_attention, batch=1)
+    source = "definition re-expressed: masked products in torch, float64, "
+    golden.write("favor", sizes | {"feature_map": "favor", "num_features": 10, "feature_seed": 21},
+                 6, source + "of the kernel cosh(omega (q + k)) exp(-(q^2 + k^2)/2), arXiv "
+                 "2009.14794, lemma 1", linear_attention, batch=1)
+    for kind in ("relu", "squared_relu", "hedgehog_apart"):
+        golden.write(kind, sizes | {"feature_map": kind}, 6, source + "of torch's relu and softmax",
+                     linear_attention, batch=1, tokens=25)
 
     source = layers + "gla.py GatedLinearAttention" + kernels + "fla/ops/gla/naive.py " \
         "naive_recurrent_gla"

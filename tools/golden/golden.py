@@ -83,7 +83,8 @@ def gradients(compute, drawn):
     leaves = {}
     for part, prefix in (("input", "d"), ("parameter", "dparameter."), ("initial", "dinitial.")):
         leaves |= {prefix + name: tensor for name, tensor in inputs[part].items()}
-    outputs |= dict(zip(leaves, torch.autograd.grad(loss, list(leaves.values()))))
+    outputs |= dict(zip(leaves, torch.autograd.grad(
+        loss, list(leaves.values()), allow_unused=True, materialize_grads=True)))
     return {name: tensor.detach() for name, tensor in outputs.items()}
 
 
@@ -97,28 +98,32 @@ def check_equal(got, wanted, name, tolerance=TOLERANCE):
     return difference
 
 
-def write(case, config, model_dim, source, reference, inputs=(), factors=None):
+def write(case, config, model_dim, source, reference, inputs=(), factors=None, batch=BATCH,
+          tokens=TOKENS, choose=None):
     """Writes src/mixers/<name>/golden/<case>.{json,safetensors}.
 
     reference(config, parameters, x, states, **inputs) -> (y, final states). `inputs` names further
-    tensors [B, T, model_dim] that the layer takes; `factors` scale parameters of those names."""
+    tensors [B, T, model_dim] that the layer takes; `factors` scale parameters of those names.
+    choose(config, parameters, x, draw) -> x takes the place of the drawn input."""
     name = config["name"]
     definition = DEFINITIONS[name]
     draw = Draw(f"{name}/{case}")
     parameters, states = definition.tensors(config, model_dim)
     states = {n: spec if isinstance(spec[0], tuple) else (spec, 0.5, 0.0)
               for n, spec in states.items()}
-    stream = (BATCH, TOKENS, model_dim)
+    stream = (batch, tokens, model_dim)
     drawn = {
         "input": {n: draw(stream) for n in ("x", *inputs)},
         "parameter": {n: draw(*spec) for n, spec in parameters.items()},
-        "initial": {n: draw((BATCH, *shape), scale, mean)
+        "initial": {n: draw((batch, *shape), scale, mean)
                     for n, (shape, scale, mean) in states.items()},
     }
     for n, factor in (factors or {}).items():
         drawn["parameter"][n] *= factor
+    if choose is not None:
+        drawn["input"]["x"] = choose(config, drawn["parameter"], drawn["input"]["x"], draw)
     drawn["arriving"] = {"y": draw(stream)}
-    drawn["arriving"] |= {f"final.{n}": draw((BATCH, *shape)) for n, (shape, *_) in states.items()}
+    drawn["arriving"] |= {f"final.{n}": draw((batch, *shape)) for n, (shape, *_) in states.items()}
 
     with double_precision():
         wanted = gradients(lambda *a, **k: reference(config, *a, **k), drawn)
@@ -131,8 +136,8 @@ def write(case, config, model_dim, source, reference, inputs=(), factors=None):
     tensors |= {f"initial.{n}": tensor for n, tensor in drawn["initial"].items()}
     tensors |= {f"d{n}": tensor for n, tensor in drawn["arriving"].items()}
     tensors |= {n.replace("final.output.", "output."): tensor for n, tensor in wanted.items()}
-    document = {"mixer": config, "model_dim": model_dim, "source": source, "batch": BATCH,
-                "tokens": TOKENS}
+    document = {"mixer": config, "model_dim": model_dim, "source": source, "batch": batch,
+                "tokens": tokens}
     folder = ROOT / "src/mixers" / name / "golden"
     folder.mkdir(parents=True, exist_ok=True)
     (folder / f"{case}.json").write_text(json.dumps(document, indent=2) + "\n")

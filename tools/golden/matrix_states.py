@@ -5,8 +5,11 @@ is what others compute."""
 import collections
 import math
 
+import numpy
 import torch
 from torch.nn import functional
+
+from philox import Stream
 
 # tensors(config, model_dim) -> ({parameter: (shape, scale, mean)}, {state: shape or such a triple});
 # layer(config, parameters, x, states) -> (y, final states).
@@ -83,6 +86,34 @@ def dpfp(x, order):
     return torch.cat([r * r.roll(-i, -1) for i in range(1, order + 1)], -1)
 
 
+def favor_directions(c):
+    """omega [K, F/2]: blocks of K columns, each from a stream of its own; column j takes K pairs of
+    normals (a_i, g_i) and points to where g is orthogonal to the block's earlier columns, with the
+    length of a. An f32."""
+    size, columns = c["key_dim"], c["num_features"] // 2
+    blocks = []
+    for block in range(-(-columns // size)):
+        drawn = Stream(c.get("feature_seed", 0), block).normals(size, size, 2)
+        lengths = numpy.sqrt((drawn[:, :, 0] ** 2).sum(1))
+        directions, triangle = numpy.linalg.qr(drawn[:, :, 1].T)
+        blocks.append(directions * numpy.sign(numpy.diag(triangle)) * lengths)
+    omega = numpy.concatenate(blocks, 1)[:, :columns]
+    return torch.from_numpy(omega.astype(numpy.float32).astype(numpy.float64))
+
+
+def favor(c, x):
+    x = x * c["key_dim"] ** -0.25
+    u = torch.einsum("...k,kf->...f", x, favor_directions(c))
+    h = (x * x).sum(-1, keepdim=True) / 2
+    return torch.cat([torch.exp(u - h), torch.exp(-u - h)], -1) / c["num_features"] ** 0.5
+
+
+def taylor(x):
+    products = (x.unsqueeze(-1) * x.unsqueeze(-2)).flatten(-2)
+    return torch.cat([torch.ones_like(x[..., :1]), x / x.shape[-1] ** 0.25,
+                      products / (2 * x.shape[-1]) ** 0.5], -1)
+
+
 def feature_map(c, p, name):
     """phi of the queries ("map_q") or the keys ("map_k"), a function of rows [B, T, H, K]."""
     kind = c.get("feature_map", "elu_plus_one")
@@ -97,6 +128,14 @@ def feature_map(c, p, name):
         return lambda x: hedgehog_apart(x, p[name + ".weight"])
     if kind == "dpfp":
         return lambda x: dpfp(x, c["order"])
+    if kind == "favor":
+        return lambda x: favor(c, x)
+    if kind == "taylor":
+        return taylor
+    if kind == "relu":
+        return lambda x: torch.where(x > 0, x, 0.0)
+    if kind == "squared_relu":
+        return lambda x: torch.where(x > 0, x * x, 0.0)
     return lambda x: torch.where(x > 0, x + 1, torch.exp(x.clamp(max=0)))
 
 
@@ -104,15 +143,18 @@ def linear_attention_tensors(c, d):
     h, k, v = head_sizes(c)
     kind = c.get("feature_map", "elu_plus_one")
     features = {"t2r": c.get("num_features", k), "hedgehog": 2 * k, "hedgehog_apart": 2 * k,
-                "dpfp": 2 * k * c.get("order", 1)}.get(kind, k)
+                "dpfp": 2 * k * c.get("order", 1), "favor": c.get("num_features"),
+                "taylor": 1 + k + k * k}.get(kind, k)
     maps = {"t2r": {"weight": matrix(features, k)},
             "hedgehog": {"weight": matrix(k, k), "bias": vector(k)},
             "hedgehog_apart": {"weight": ((h, k, k), k ** -0.5, 0.0)}}.get(kind, {})
     parameters = {"in.weight": matrix(h * (2 * k + v), d), "in.bias": vector(h * (2 * k + v)),
                   "out.weight": matrix(d, h * v), "out.bias": vector(d)}
     parameters |= {f"map_{row}.{name}": spec for row in "qk" for name, spec in maps.items()}
-    # Sums of features are positive: so is what they start from.
-    return parameters, {"s": (h, features, v), "z": vector(h, features, scale=0.2, mean=2.0)}
+    # Sums of features are positive: so is what they start from. Taylor's are of any sign.
+    scale, mean = (0.05, 0.0) if kind == "taylor" else (0.2, 2.0)
+    z = vector(h, features, scale=scale, mean=mean)
+    return parameters, {"s": (h, features, v), "z": z}
 
 
 def linear_attention(c, p, x, s):

@@ -5,7 +5,6 @@ import torch
 from torch.func import functional_call
 from torch.nn import functional
 
-import attention
 import golden
 
 
@@ -49,30 +48,8 @@ def vandermonde(c, p, x, s):
     return y, {"s": torch.view_as_real(final)}
 
 
-def masked_attention(c, p, x, _):
-    """torch's scaled_dot_product_attention under the mask of the visible keys."""
-    q, key, value = (rows.transpose(1, 2) for rows in attention.projected(c, p, x))
-    tokens = x.shape[1]
-    mask = torch.tensor([[attention.visible(c, t, j) for j in range(tokens)]
-                         for t in range(tokens)])
-    o = functional.scaled_dot_product_attention(q, key, value, attn_mask=mask, enable_gqa=True)
-    o = o.transpose(1, 2).flatten(2)
-    return functional.linear(o, p["out.weight"], p["out.bias"]), {}
-
-
 def main():
     torch_version = golden.version("torch")
-    source = (f"{torch_version}, torch.nn.functional.scaled_dot_product_attention in float64 under "
-              "the mask of the definition")
-    grouped = {"num_heads": 4, "num_kv_heads": 2, "key_dim": 6, "value_dim": 5}
-    golden.write("torch", {"name": "softmax_attention", **grouped, "rotary_dim": 4}, 15, source,
-                 masked_attention)
-    golden.write("torch", {"name": "sliding_window_attention", **grouped, "window": 7, "sinks": 2,
-                           "rotary_dim": 6, "rotary_base": 100}, 15, source, masked_attention)
-    for pattern, options in (("strided", {}), ("fixed", {"columns": 2})):
-        golden.write(f"torch_{pattern}", {"name": "strided_sparse_attention", **grouped,
-                                          "stride": 5, "pattern": pattern, **options}, 15, source,
-                     masked_attention)
     for name, kind in (("lstm", torch.nn.LSTM), ("gru", torch.nn.GRU)):
         source = (f"{torch_version}, torch.nn.{kind.__name__} (batch_first) in float64 and "
                   "torch.nn.functional.linear behind it")
