@@ -7,9 +7,12 @@ compared with the definition in double precision before it is timed; a wrong one
 
 PEER: torch_chunk (causal linear attention as torch products over chunks of 128 tokens),
 torch_compile (the same through torch.compile), torch_softmax (torch's scaled dot-product attention,
-causal), fast_transformers (the library of Katharopoulos et al., its causal linear attention)."""
+causal), fast_transformers (the library of Katharopoulos et al., its causal linear attention),
+fast_transformers_softmax (its full attention under a triangular mask)."""
 
 import json
+import pathlib
+import re
 import sys
 import time
 
@@ -58,13 +61,14 @@ def torch_softmax(q, k, v):
     return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
 
 
-def fast_transformers():
-    """The causal linear attention module of the library, called as its transformer calls it."""
-    from fast_transformers.attention import CausalLinearAttention
+def fast_transformers(make):
+    """An attention module of the library, called as its transformer calls it. `make`: from the module
+    `attention` and the keys' width."""
+    import fast_transformers.attention as modules
     from fast_transformers.masking import LengthMask, TriangularCausalMask
 
     def run(q, k, v):
-        attention = CausalLinearAttention(q.shape[-1])
+        attention = make(modules, q.shape[-1])
         tokens = q.shape[2]
         lengths = LengthMask(torch.full((q.shape[0],), tokens, dtype=torch.int64))
         mask = TriangularCausalMask(tokens)
@@ -82,7 +86,10 @@ def choose(peer):
     if peer == "torch_softmax":
         return torch_softmax, softmax_definition
     if peer == "fast_transformers":
-        return fast_transformers(), definition
+        return fast_transformers(lambda modules, dim: modules.CausalLinearAttention(dim)), definition
+    if peer == "fast_transformers_softmax":
+        return (fast_transformers(lambda modules, dim: modules.FullAttention(attention_dropout=0.0)),
+                softmax_definition)
     raise SystemExit(f"attention.py: no peer {peer}")
 
 
@@ -90,6 +97,12 @@ def inputs(batch, heads, tokens, key_dim, value_dim, dtype):
     """As the kernels read them: [B, N, H, D] in memory, seen as [B, H, N, D]."""
     make = lambda dim: torch.randn(batch, tokens, heads, dim).to(dtype).transpose(1, 2)
     return make(key_dim), make(key_dim), make(value_dim)
+
+
+def memory(kind):
+    """Bytes: VmRSS (resident now) or VmHWM (the most so far)."""
+    status = pathlib.Path("/proc/self/status").read_text()
+    return 1024 * int(re.search(rf"{kind}:\s*(\d+)", status).group(1))
 
 
 def relative_error(run, wanted, heads, key_dim, value_dim, dtype):
@@ -113,7 +126,8 @@ def main():
     q, k, v = inputs(batch, heads, tokens, key_dim, value_dim, dtype)
     backward = form == "forward_backward"
     gradient = torch.randn(batch, tokens, heads, value_dim).to(dtype).transpose(1, 2)
-    times = []
+    pathlib.Path("/proc/self/clear_refs").write_text("5")  # the peak so far was the check's
+    before, times = memory("VmRSS"), []
     for _ in range(rounds + 1):
         leaves = [x.detach().requires_grad_(backward) for x in (q, k, v)]
         start = time.perf_counter()
@@ -124,6 +138,8 @@ def main():
     print(json.dumps({"peer": peer, "form": form, "n": tokens, "heads": heads, "key_dim": key_dim,
                       "value_dim": value_dim, "batch": batch, "threads": threads,
                       "dtype": sys.argv[9], "torch": torch.__version__, "error": error,
+                      "peak_growth_bytes": memory("VmHWM") - before,
+                      "tensor_bytes": 2 * sum(x.numel() * x.element_size() for x in (q, k, v, gradient)),
                       "ms": times[1:]}))  # the first is a warm-up
 
 

@@ -221,7 +221,7 @@ std::vector<BenchRun> read_bench_runs(const std::string& folder) {
   return runs;
 }
 
-std::string build_bench_report(const std::vector<BenchRun>& runs) {
+HtmlPage build_bench_report(const std::vector<BenchRun>& runs) {
   HtmlPage page("Tarn: benchmark results",
                 "What the benchmarks measured, and how close it came to the limit of the machine "
                 "that binds it: multiply-adds on registers, or the bandwidth of the memory that "
@@ -232,7 +232,7 @@ std::string build_bench_report(const std::vector<BenchRun>& runs) {
     add_host(std::span(runs).subspan(begin, end - begin), page);
     begin = end;
   }
-  return page.finish();
+  return page;
 }
 
 }  // namespace tarn::report

@@ -5,6 +5,7 @@
 
 #include "base/json.h"
 #include "base/result.h"
+#include "report/html.h"
 
 namespace tarn::report {
 
@@ -24,6 +25,6 @@ std::vector<BenchRun> read_bench_runs(const std::string& folder);
 /// One page from result files (at least one): for each host its runs and the limits of the newest,
 /// time, memory and percent of the limit against the length for each form, generation speeds, and
 /// percent of the limit over the runs.
-std::string build_bench_report(const std::vector<BenchRun>& runs);
+HtmlPage build_bench_report(const std::vector<BenchRun>& runs);
 
 }  // namespace tarn::report

@@ -34,6 +34,21 @@ constexpr const char* kStyle =
     "pre{background:var(--tint);padding:.8em;overflow-x:auto}\n"
     "</style>\n";
 
+/// A name without anything that could mean something in a path.
+std::string file_name(const std::string& title) {
+  std::string name;
+  for (const char c : title) {
+    const bool plain = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
+    if (plain) {
+      name += static_cast<char>(c >= 'A' && c <= 'Z' ? c - 'A' + 'a' : c);
+    } else if (!name.empty() && name.back() != '-') {
+      name += '-';
+    }
+  }
+  while (!name.empty() && name.back() == '-') name.pop_back();
+  return name.empty() ? "figure" : name;
+}
+
 }  // namespace
 
 std::string base64(std::string_view bytes) {
@@ -87,7 +102,8 @@ void HtmlPage::table(const Table& table) {
 }
 
 void HtmlPage::chart(const LineChart& chart) {
-  body_ += "<figure>" + render_line_chart(chart) +
+  figures_.push_back({file_name(chart.title), render_line_chart(chart)});
+  body_ += "<figure>" + figures_.back().svg +
            fmt::format("<figcaption>{}</figcaption></figure>\n", escape_markup(chart.description));
 }
 

@@ -11,6 +11,12 @@
 
 namespace tarn::report {
 
+/// A chart of a page.
+struct Figure {
+  std::string name;  ///< the title in lower case, "-" for whatever is neither letter nor digit
+  std::string svg;   ///< stands alone as a file
+};
+
 struct Table {
   std::string caption;
   std::vector<std::string> columns;
@@ -35,10 +41,13 @@ class HtmlPage {
   void code(const std::string& text);
 
   std::string finish() const;
+  /// The charts so far, in the page's order.
+  const std::vector<Figure>& figures() const { return figures_; }
 
  private:
   std::string title_;
   std::string body_;
+  std::vector<Figure> figures_;
   bool section_open_ = false;
 };
 

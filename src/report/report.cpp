@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <string_view>
+#include <utility>
 
 #include "base/file.h"
 #include "report/bench_report.h"
@@ -293,7 +294,7 @@ Result<std::vector<std::string>> list_files(const std::string& folder) {
 
 }  // namespace
 
-Result<std::string> build_report(const std::string& folder) {
+Result<HtmlPage> build_report(const std::string& folder) {
   std::error_code unreadable;
   if (!std::filesystem::exists(std::filesystem::path(folder) / "report.json", unreadable)) {
     const std::vector<BenchRun> runs = read_bench_runs(folder);
@@ -316,7 +317,7 @@ Result<std::string> build_report(const std::string& folder) {
     return builder.add_section(one, at);
   };
   TARN_RETURN_IF_ERROR(for_each_of(sections, path + ": sections", section));
-  return builder.page.finish();
+  return std::move(builder.page);
 }
 
 }  // namespace tarn::report

@@ -3,6 +3,7 @@
 #include <string>
 
 #include "base/result.h"
+#include "report/html.h"
 
 namespace tarn::report {
 
@@ -11,6 +12,6 @@ namespace tarn::report {
 /// *.png, every *.jsonl that looks like a training log and every *.json with a list of "rows", or
 /// for result files of `make bench`, here or in subfolders, the page of build_bench_report.
 /// Errors: what a file named by report.json lacks, with its path; kNotFound for an empty folder.
-Result<std::string> build_report(const std::string& folder);
+Result<HtmlPage> build_report(const std::string& folder);
 
 }  // namespace tarn::report

@@ -201,6 +201,13 @@ def report(suite):
     page = suite.json("report", "drawn")
     suite.expect(page["bytes"] > 0 and (suite.folder / "drawn/report.html").exists(),
                  f"report of results: {page}")
+    page = suite.json("report", "drawn", "--figures", "drawn/figures")
+    suite.expect(page["figures"] and all((suite.folder / file).read_text().startswith("<svg")
+                                         for file in page["figures"]), f"charts as files: {page}")
+    suite.write("log.jsonl", '{"u": 1, "l": 2}\n{"u": 2, "l": 1}\n')
+    chart = {"title": "Same", "description": "d", "x": "u", "y": "l", "series": [{"file": "../log.jsonl"}]}
+    suite.write("twice/report.json", {"title": "T", "sections": [{"heading": "H", "curves": [chart, chart]}]})
+    suite.refuse("two charts of one name", "report", "twice", "--figures", "f", says=["same.svg", "--figures"])
 
 
 def bad_flags(suite):

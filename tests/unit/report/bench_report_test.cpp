@@ -89,9 +89,9 @@ TEST_F(BenchReport, RunsAreSortedByTimeAndOtherFilesLeftOut) {
 TEST_F(BenchReport, DrawsTimeMemoryPercentAndHistory) {
   write("host/aaa.json", result_file("2026-02-01", 2));
   write("host/bbb.json", result_file("2026-01-01", 1));
-  const Result<std::string> page = build_report(folder_.string());
+  const Result<HtmlPage> page = build_report(folder_.string());
   ASSERT_TRUE(page.ok()) << page.error().to_string();
-  const std::string& html = page.value();
+  const std::string html = page->finish();
   EXPECT_EQ(count_of(html, "<svg"), 4u);
   EXPECT_EQ(count_of(html, "<polyline"), 8u) << "two mechanisms in each chart";
   EXPECT_NE(html.find("absent"), std::string::npos);
@@ -106,14 +106,15 @@ TEST_F(BenchReport, OneLengthGivesNoCurve) {
   result.set("output", Json::Array{line("one", 64, 1, 40)});
   document.set("results", Json::Array{std::move(result)});
   write("host/aaa.json", document.dump());
-  const std::string html = build_report(folder_.string()).value();
+  const std::string html = build_report(folder_.string()).value().finish();
   EXPECT_EQ(count_of(html, "<svg"), 1u) << "only the history";
 }
 
 TEST_F(BenchReport, AManifestWins) {
   write("host/aaa.json", result_file("2026-01-01", 1));
   write("report.json", R"({"title": "mine", "sections": []})");
-  EXPECT_NE(build_report(folder_.string()).value().find("<h1>mine</h1>"), std::string::npos);
+  EXPECT_NE(build_report(folder_.string()).value().finish().find("<h1>mine</h1>"),
+            std::string::npos);
 }
 
 }  // namespace

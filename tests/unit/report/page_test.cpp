@@ -180,17 +180,22 @@ TEST_F(ReportFolder, ShowsWhatTheManifestNames) {
     "pictures":[{"file":"p.png","alt":"four by four"}],
     "curves":[{"title":"C","description":"d","x":"u","y":"l",
                "series":[{"file":"log.jsonl","name":"run","where":{"e":"t"}}]}]}]})");
-  const Result<std::string> page = build_report(folder_);
+  const Result<HtmlPage> page = build_report(folder_);
   ASSERT_TRUE(page.ok()) << page.error().to_string();
-  EXPECT_NE(page.value().find("<th scope=\"row\">a</th><td>0.500</td>"), std::string::npos);
-  EXPECT_NE(page.value().find("four by four"), std::string::npos);
-  EXPECT_EQ(count_of(page.value(), "<circle"), 2u) << "two complete records";
+  const std::string text = page->finish();
+  EXPECT_NE(text.find("<th scope=\"row\">a</th><td>0.500</td>"), std::string::npos);
+  EXPECT_NE(text.find("four by four"), std::string::npos);
+  EXPECT_EQ(count_of(text, "<circle"), 2u) << "two complete records";
+  ASSERT_EQ(page->figures().size(), 1u);
+  EXPECT_EQ(page->figures()[0].name, "c");
+  EXPECT_EQ(page->figures()[0].svg.rfind("<svg", 0), 0u);
+  EXPECT_NE(text.find(page->figures()[0].svg), std::string::npos) << "the page has the same";
 }
 
 TEST_F(ReportFolder, WithoutManifestShowsEverything) {
   write("bench.json", R"({"rows":[{"mode_name":"a","speed":2.5}]})");
   ASSERT_TRUE(write_png(folder_ + "/p.png", Image::filled(4, 4, 1, 9)).ok());
-  const std::string page = build_report(folder_).value();
+  const std::string page = build_report(folder_).value().finish();
   EXPECT_NE(page.find("mode name"), std::string::npos);
   EXPECT_NE(page.find("data:image/png"), std::string::npos);
 }
@@ -199,7 +204,7 @@ TEST_F(ReportFolder, ErrorsNameTheFileAndTheKey) {
   EXPECT_EQ(build_report(folder_ + "/none").error().code, ErrorCode::kNotFound);
   EXPECT_EQ(build_report(folder_).error().code, ErrorCode::kNotFound);
   write("report.json", R"({"title":"T","sections":[{"heading":"H","picture":[]}]})");
-  const Result<std::string> unknown = build_report(folder_);
+  const Result<HtmlPage> unknown = build_report(folder_);
   ASSERT_FALSE(unknown.ok());
   EXPECT_NE(unknown.error().to_string().find("sections[0]"), std::string::npos);
   EXPECT_NE(unknown.error().to_string().find("picture"), std::string::npos);
@@ -230,7 +235,7 @@ TEST_F(ReportFolder, FiltersThatCouldNeverMatchAreErrors) {
   }
   const auto whole = with(R"({"u":2.0,"e":"t"})");
   ASSERT_TRUE(whole.ok()) << whole.error().to_string();
-  EXPECT_EQ(count_of(*whole, "<circle"), 1u) << "2.0 is 2";
+  EXPECT_EQ(count_of(whole->finish(), "<circle"), 1u) << "2.0 is 2";
   EXPECT_TRUE(with(R"({"e":"other","absent":1})").ok()) << "what matches nothing yet may later";
 }
 
