@@ -30,6 +30,7 @@ Status run(const Options& options, Context& context) {
   if (!options.figures.empty()) {
     Json::Array files;
     std::set<std::string> names;
+    TARN_RETURN_IF_ERROR(make_directories(options.figures));
     for (const report::Figure& figure : built.figures()) {
       if (!names.insert(figure.name).second) {
         return invalid_argument(
