@@ -2,7 +2,8 @@
 
 import html
 import json
-import re
+
+import experiment as ex
 
 CELL, ROW, LEFT, TOP = 46, 20, 300, 66
 STYLE = ("text{font:12px sans-serif;fill:#222}.head{font-weight:bold}.note{fill:#666}"
@@ -91,8 +92,4 @@ def draw(folder, pairs, distances):
         (folder / f"recall-{size}KiB.svg").write_text(heat_map(some, size, pairs, distances))
         tables.append(f"**{size} KiB per layer**\n\n![accuracy with {size} KiB per layer]"
                       f"(recall-{size}KiB.svg)\n\n{table(some, distances)}")
-    readme = folder / "README.md"
-    if readme.exists():
-        between = "<!-- results -->\n" + "\n\n".join(tables) + "\n<!-- end -->"
-        readme.write_text(re.sub(r"<!-- results -->.*<!-- end -->", lambda _: between,
-                                 readme.read_text(), flags=re.S))
+    ex.replace_results(folder / "README.md", "\n\n".join(tables).split("\n"))

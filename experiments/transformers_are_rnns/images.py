@@ -1,0 +1,178 @@
+"""What the experiments on pixels (mnist, cifar10) share: the same training for every model, bits/dim on
+the whole test set, sheets of samples and completions."""
+
+import json
+import os
+import subprocess
+import time
+
+import experiment as ex
+
+COOL_DOWN = 0.85  # share of a run's updates in which the rate goes to zero
+
+
+class Images:
+    """One experiment: `here` has config.json and models.json. With `budget` every model gets that many
+    seconds of training, in updates of the length that --time measured, instead of the config's updates."""
+
+    def __init__(self, here, options, parameters, budget=None):
+        self.here, self.options, self.parameters, self.budget = here, options, parameters, budget
+        self.samples = 64
+        self.tarn = ex.Tarn(options.tarn, options.threads)
+        self.work = options.work / here.name
+        self.out = options.results or here
+        self.template = ex.read_json(here / "config.json")
+        self.models = ex.models(here / "models.json", options.only)
+        if options.smoke:
+            self.template["training"].update(updates=2, batch_size=1, evaluate_limit=2)
+            self.template["data"].update(holdout=4)
+            self.template["training"]["schedule"].update(warm_up=1, cool_down=1)
+
+    def config(self, name):
+        """(config, what `tarn info` says), MLPs as wide as the common number of parameters allows."""
+        config, info = ex.fitted(self.tarn, self.work / "init" / ex.file_name(name), self.template,
+                                 self.models[name], self.parameters)
+        if self.budget is not None and not self.options.smoke:
+            seconds = ex.seconds_per_update(self.out)
+            if name not in seconds:
+                raise SystemExit(f"{name}: how long its updates take is not in results/{ex.TIMES}: --time first")
+            updates = round(self.budget / seconds[name])
+            config["training"]["updates"] = updates
+            config["training"]["schedule"]["cool_down"] = round(COOL_DOWN * updates)
+        return config, info
+
+    def time(self):
+        """Seconds per update of every model, in turns."""
+        ex.write_times(self.out, self.tarn, self.work,
+                       {name: ex.fitted(self.tarn, self.work / "init" / ex.file_name(name), self.template,
+                                        mixers, self.parameters)[0]
+                        for name, mixers in self.models.items()})
+
+    def model(self, name):
+        return self.work / ex.file_name(name)
+
+    def result_path(self, name):
+        return self.out / "results" / f"{ex.file_name(name)}.json"
+
+    def run(self, name):
+        """Trains, evaluates, draws, and writes the result file, unless it exists."""
+        if self.result_path(name).exists():
+            return
+        start = time.time()
+        config, info = self.config(name)
+        model = self.model(name)
+        log = ex.train(self.tarn, config, model, "--data", self.options.data)
+        limit = ["--limit", 4] if self.options.smoke else []
+        test = self.tarn.json("eval", model, "--data", self.options.data, "--split", "test",
+                              "--threads", self.options.threads, *limit)
+        sheets = self.sheets(name, model)
+        total, grows = ex.state_bytes(info["layers"], config["model"]["max_tokens"])
+        training = config["training"]
+        ex.write_json(self.result_path(name), {
+            "name": name, "config": config, "parameters": info["parameters"],
+            "updates": training["updates"], "images_seen": training["updates"] * training["batch_size"],
+            "budget_seconds": self.budget,
+            "test_bits_per_dim": test["bits_per_dim"], "standard_error": test["standard_error"],
+            "test_images": test["count"], "state_bytes": total, "state_grows": grows,
+            "training_seconds": log[-1]["seconds"], "valid": ex.evaluations(log, "bits_per_dim"), "sheets": sheets,
+            "command": f"{self.here.name}/run --only {name!r}"} | ex.provenance(start))
+
+    def sheets(self, name, model):
+        """Pictures drawn from nothing, and the lower halves of eight test images."""
+        count, prompts = (2, "0") if self.options.smoke else (self.samples, "0,1,2,3,4,5,6,7")
+        files = {}
+        for kind, words in (("samples", ["-n", count, "--batch", count]),
+                            ("completions", ["--prompt-data", self.options.data, "--prompt-index", prompts])):
+            files[kind] = f"{ex.file_name(name)}-{kind}.png"
+            path = self.out / "figures" / files[kind]
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self.tarn("generate", model, *words, "--seed", 1, "--threads", self.options.threads,
+                      "--out", path)
+        return files
+
+    def speed(self, python):
+        """Images per second of the paper's model: ours in every form, and the softmax of the paper's library
+        without any memory, whole prefix for every pixel; then of the models trained here."""
+        start, preset = time.time(), f"{self.here.name}-paper"
+        words = ["--length", 8, "--repeats", 1, "--batch", 2] if self.options.smoke else []
+        ours = self.tarn.json("bench", "generate", "--preset", preset, "--threads", self.options.threads, *words)
+        document = {"preset": preset, "threads": self.options.threads, "tarn": ours}
+        if python is not None:
+            program = ex.ROOT / "bench/peers/generation.py"
+            config = ex.ROOT / f"configs/{self.here.name}-softmax-paper.json"
+            environment = dict(os.environ, OMP_WAIT_POLICY="passive")
+            result = subprocess.run([python, program, "fast_transformers_whole", config, "1",
+                                     str(self.options.threads), "f32", "1"], capture_output=True, text=True,
+                                    check=False, env=environment)
+            if result.returncode != 0:
+                raise SystemExit(f"{program.name}: {result.stderr.strip()[-300:]}")
+            document["library"] = json.loads(result.stdout)
+            document["times_library"] = ours["images_per_second"] / document["library"]["images_per_second"][0]
+        whole = [row for row in ours["rows"] if row["mode"] == "parallel"]
+        rates = [row[key]["images_per_second"] for row in whole for key in row if key.startswith("batch_")]
+        document["times_own_softmax_without_cache"] = ours["images_per_second"] / max(rates)
+        trained = [f"{ex.file_name(name)}={self.model(name)}" for name in self.models
+                   if self.result_path(name).exists()]
+        if trained:
+            document["trained"] = self.tarn.json(
+                "bench", "generate", "--models", *trained, "--weights", "bf16,int8", "--threads",
+                self.options.threads, *(words or ["--batch", "1,64", "--repeats", 3]))
+        ex.write_json(self.out / "results/speed.json", document | ex.provenance(start))
+
+    def summarise(self, judge):
+        """`judge`: (verdict, sentence) or None, from {name: result}, {name: seconds per update} and the
+        document of `speed` (None: not measured)."""
+        table = ex.read_json(self.here / "models.json")["models"]
+        results = {name: ex.read_json(self.result_path(name)) for name in table if self.result_path(name).exists()}
+        seconds = ex.seconds_per_update(self.out)
+        path = self.out / "results/speed.json"
+        speed = ex.read_json(path) if path.exists() else None
+        report, rows = ex.Report(self.here, self.out), []
+        for name, r in sorted(results.items(), key=lambda item: item[1]["test_bits_per_dim"]):
+            one = seconds.get(name)
+            rows.append([name, f"{r['parameters']:,}", f"{r['updates']:,} × {r['config']['training']['batch_size']}",
+                         f"{r['test_bits_per_dim']:.4f} ± {r['standard_error']:.4f}",
+                         "" if one is None else f"{1e3 * one:.0f}",
+                         "" if one is None else f"{one * r['updates'] / 3600:.2f}",
+                         f"{r['state_bytes']:,}{' at the last token' if r['state_grows'] else ''}"])
+        report.table("Quality: all test images", [
+            "model", "parameters", "updates × batch", "bits/dim", "ms per update", "hours at that rate",
+            "bytes of state per image"], rows)
+        if speed is not None:
+            report.table("Speed: the paper's model, random weights, images per second", ["method", "images/s"],
+                         speed_rows(speed))
+        curves = {name: [(row["update"], row["bits_per_dim"]) for row in r["valid"]] for name, r in results.items()}
+        title = self.here.name.upper() if self.here.name == "mnist" else "CIFAR-10"
+        report.chart(f"{title}: held-out bits per dim against updates", "Bits per dim of held-out images.", "updates",
+                     "bits per dim", curves)
+        report.chart(f"{title}: held-out bits per dim against time", "The same against hours: updates times the "
+                     "seconds of one, measured on a quiet machine.", "hours", "bits per dim",
+                     {name: [(update * seconds[name] / 3600, bits) for update, bits in points]
+                      for name, points in curves.items() if name in seconds})
+        for name in results:
+            for kind, words in (("samples", "drawn from nothing"), ("completions", "upper halves of test images, completed")):
+                report.picture(f"figures/{ex.file_name(name)}-{kind}.png", f"{name}: {words}", f"{name}: {words}")
+        verdict = judge(results, seconds, speed)
+        if verdict is not None:
+            report.conclude(*verdict)
+        report.write()
+
+
+def speed_rows(speed):
+    """Method and images per second, of `bench generate` and of the library."""
+    rows = []
+    for row in speed["tarn"]["rows"]:
+        for key, value in row.items():
+            if key.startswith("batch_"):
+                rows.append([f"{row['method']}, batch {key.removeprefix('batch_')}", f"{value['images_per_second']:.4g}"])
+    if "library" in speed:
+        rate = speed["library"]["images_per_second"][0]
+        rows.append([f"softmax of the paper's library, no cache, batch {speed['library']['batch']} (integrated)", f"{rate:.4g}"])
+    return rows
+
+
+def best_at_time(results, seconds, names, hours):
+    """(name, held-out bits) of the best of `names` at its last evaluation within so many hours."""
+    found = [(row["bits_per_dim"], name) for name in names if name in results and name in seconds
+             for row in results[name]["valid"] if row["update"] * seconds[name] <= hours * 3600 * 1.001]
+    return min(found)[::-1] if found else None
