@@ -15,16 +15,35 @@ constexpr size_t kMaxDrawnPoints = 1200;
 constexpr double kLargest = 1e300;      // of a drawn value: sums and differences stay finite
 constexpr double kNarrowest = 1e-12;    // range of a linear axis, relative to its values
 constexpr double kNarrowestLog = 1e-9;  // range of a logarithmic axis, in powers of ten
-constexpr std::array kDashes = {"", "7 4", "2 3", "10 3 2 3", "14 5", "4 2"};
+constexpr size_t kColours = 8;
+constexpr std::array<const char*, kColours> kDashes = {"",     "7 4", "2 3",     "10 3 2 3",
+                                                       "14 5", "4 2", "1 2 6 2", "18 4 4 4"};
+constexpr double kLegendRow = 20;
+constexpr double kCharacter = 7.2;  // width of one, about
 
+// Colours are written out: programs that turn SVG into other formats do not know CSS variables.
 constexpr const char* kStyle =
-    "<style>.tarn-chart{--ink:#1c2024;--grid:#d5dae0;--s0:#1f5fa8;--s1:#b8430f;--s2:#2c7a3f;"
-    "--s3:#7a3fa0;--s4:#806400;--s5:#0b6f78;font:13px system-ui,sans-serif}"
-    "@media(prefers-color-scheme:dark){.tarn-chart{--ink:#e6e9ec;--grid:#3a4148;--s0:#7db4f0;"
-    "--s1:#f0955f;--s2:#74c98a;--s3:#c79af0;--s4:#e0c04a;--s5:#5fd0d8}}"
-    ".tarn-chart text{fill:var(--ink)}.tarn-chart .grid{stroke:var(--grid)}"
-    ".tarn-chart .frame{stroke:var(--ink);fill:none}"
-    ".tarn-chart .line{fill:none;stroke-width:2;stroke-linejoin:round}</style>";
+    "<style>.tarn-chart{font:13px system-ui,sans-serif}.tarn-chart text{fill:#1c2024}"
+    ".tarn-chart .grid{stroke:#d5dae0}.tarn-chart .frame{stroke:#1c2024;fill:none}"
+    ".tarn-chart .line{fill:none;stroke-width:2;stroke-linejoin:round}"
+    ".tarn-chart .s0{stroke:#1f5fa8}.tarn-chart .d0{fill:#1f5fa8}"
+    ".tarn-chart .s1{stroke:#b8430f}.tarn-chart .d1{fill:#b8430f}"
+    ".tarn-chart .s2{stroke:#2c7a3f}.tarn-chart .d2{fill:#2c7a3f}"
+    ".tarn-chart .s3{stroke:#7a3fa0}.tarn-chart .d3{fill:#7a3fa0}"
+    ".tarn-chart .s4{stroke:#806400}.tarn-chart .d4{fill:#806400}"
+    ".tarn-chart .s5{stroke:#0b6f78}.tarn-chart .d5{fill:#0b6f78}"
+    ".tarn-chart .s6{stroke:#a8275f}.tarn-chart .d6{fill:#a8275f}"
+    ".tarn-chart .s7{stroke:#4d565f}.tarn-chart .d7{fill:#4d565f}"
+    "@media(prefers-color-scheme:dark){.tarn-chart text{fill:#e6e9ec}"
+    ".tarn-chart .grid{stroke:#3a4148}.tarn-chart .frame{stroke:#e6e9ec}"
+    ".tarn-chart .s0{stroke:#7db4f0}.tarn-chart .d0{fill:#7db4f0}"
+    ".tarn-chart .s1{stroke:#f0955f}.tarn-chart .d1{fill:#f0955f}"
+    ".tarn-chart .s2{stroke:#74c98a}.tarn-chart .d2{fill:#74c98a}"
+    ".tarn-chart .s3{stroke:#c79af0}.tarn-chart .d3{fill:#c79af0}"
+    ".tarn-chart .s4{stroke:#e0c04a}.tarn-chart .d4{fill:#e0c04a}"
+    ".tarn-chart .s5{stroke:#5fd0d8}.tarn-chart .d5{fill:#5fd0d8}"
+    ".tarn-chart .s6{stroke:#f08ab4}.tarn-chart .d6{fill:#f08ab4}"
+    ".tarn-chart .s7{stroke:#a9b2ba}.tarn-chart .d7{fill:#a9b2ba}}</style>";
 
 /// Maps data values of one axis to pixels.
 struct Axis {
@@ -110,9 +129,10 @@ void draw_series(const LineChart& chart, const Axis& x, const Axis& y, size_t in
   if (points.empty()) return;
   const size_t step = (points.size() + kMaxDrawnPoints - 1) / kMaxDrawnPoints;
   auto out = std::back_inserter(svg);
-  fmt::format_to(
-      out, "<polyline class=\"line\" style=\"stroke:var(--s{})\"{} points=\"", index % 6,
-      index % 6 == 0 ? std::string() : fmt::format(" stroke-dasharray=\"{}\"", kDashes[index % 6]));
+  fmt::format_to(out, "<polyline class=\"line s{}\"{} points=\"", index % kColours,
+                 index % kColours == 0
+                     ? std::string()
+                     : fmt::format(" stroke-dasharray=\"{}\"", kDashes[index % kColours]));
   for (size_t i = 0; i < points.size(); ++i) {
     if (i % step != 0 && i + 1 != points.size()) continue;
     fmt::format_to(out, "{:.1f},{:.1f} ", x.pixel(points[i].first), y.pixel(points[i].second));
@@ -120,22 +140,43 @@ void draw_series(const LineChart& chart, const Axis& x, const Axis& y, size_t in
   svg += "\"/>";
   if (points.size() > 24) return;
   for (const auto& point : points) {
-    fmt::format_to(out, "<circle r=\"3\" cx=\"{:.1f}\" cy=\"{:.1f}\" style=\"fill:var(--s{})\"/>",
-                   x.pixel(point.first), y.pixel(point.second), index % 6);
+    fmt::format_to(out, "<circle r=\"3\" cx=\"{:.1f}\" cy=\"{:.1f}\" class=\"d{}\"/>",
+                   x.pixel(point.first), y.pixel(point.second), index % kColours);
   }
 }
 
-void draw_legend(const LineChart& chart, std::string& svg) {
+struct LegendEntry {
+  double left = 0;
+  int row = 0;
+};
+
+/// Where the names of the series stand: side by side, in a new row where the width is used up.
+std::vector<LegendEntry> place_legend(const LineChart& chart) {
+  std::vector<LegendEntry> entries;
   double left = kLeft;
-  for (size_t i = 0; i < chart.series.size(); ++i) {
-    const std::string& name = chart.series[i].name;
+  int row = 0;
+  for (const Series& series : chart.series) {
+    const double width = 34 + kCharacter * static_cast<double>(series.name.size());
+    if (left > kLeft && left + width > chart.width) {
+      left = kLeft;
+      ++row;
+    }
+    entries.push_back({left, row});
+    left += width + 24;
+  }
+  return entries;
+}
+
+void draw_legend(const LineChart& chart, const std::vector<LegendEntry>& entries,
+                 std::string& svg) {
+  for (size_t i = 0; i < entries.size(); ++i) {
+    const double left = entries[i].left, y = 44 + kLegendRow * entries[i].row;
     fmt::format_to(std::back_inserter(svg),
-                   "<line class=\"line\" style=\"stroke:var(--s{0})\" stroke-dasharray=\"{1}\" "
-                   "x1=\"{2:.1f}\" x2=\"{3:.1f}\" y1=\"44\" y2=\"44\"/>"
-                   "<text x=\"{4:.1f}\" y=\"48\">{5}</text>",
-                   i % 6, i % 6 == 0 ? "none" : kDashes[i % 6], left, left + 28, left + 34,
-                   escape_markup(name));
-    left += 34 + 7.2 * static_cast<double>(name.size()) + 24;
+                   "<line class=\"line s{0}\" stroke-dasharray=\"{1}\" "
+                   "x1=\"{2:.1f}\" x2=\"{3:.1f}\" y1=\"{4:.0f}\" y2=\"{4:.0f}\"/>"
+                   "<text x=\"{5:.1f}\" y=\"{6:.0f}\">{7}</text>",
+                   i % kColours, i % kColours == 0 ? "none" : kDashes[i % kColours], left,
+                   left + 28, y, left + 34, y + 4, escape_markup(chart.series[i].name));
   }
 }
 
@@ -202,7 +243,9 @@ std::string tick_label(double value) {
 
 std::string render_line_chart(const LineChart& chart) {
   Axis x{chart.x_log, INFINITY, -INFINITY, kLeft, chart.width - kRight};
-  Axis y{chart.y_log, INFINITY, -INFINITY, chart.height - kBottom, kTop};
+  const std::vector<LegendEntry> legend = place_legend(chart);
+  const double more_rows = legend.empty() ? 0 : kLegendRow * legend.back().row;
+  Axis y{chart.y_log, INFINITY, -INFINITY, chart.height - kBottom, kTop + more_rows};
   for (const Series& series : chart.series) {
     for (const auto& point : series.points) {
       if (!drawable(chart, point)) continue;
@@ -227,7 +270,7 @@ std::string render_line_chart(const LineChart& chart) {
   finish_range(y, true);
   draw_axes(chart, x, y, svg);
   for (size_t i = 0; i < chart.series.size(); ++i) draw_series(chart, x, y, i, svg);
-  draw_legend(chart, svg);
+  draw_legend(chart, legend, svg);
   svg += "</svg>";
   return svg;
 }

@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
+#include <cstdio>
 
 #include <cmath>
 #include <filesystem>
@@ -62,6 +63,29 @@ TEST(Svg, DrawsEverySeriesAtTheRightEnds) {
   EXPECT_EQ(svg.find("nan"), std::string::npos);
   EXPECT_NE(svg.find("68.0,"), std::string::npos) << "x = 0 lies on the left edge";
   EXPECT_NE(svg.find("700.0,"), std::string::npos) << "x = 10 lies on the right edge";
+}
+
+TEST(Svg, LegendsTakeAsManyRowsAsTheyNeed) {
+  LineChart chart;
+  for (int i = 0; i < 9; ++i) {
+    chart.series.push_back({"a series with a name " + std::to_string(i), {{0, 1}, {1, 2}}});
+  }
+  const std::string svg = render_line_chart(chart);
+  const auto name_at = [&](int i) {
+    const size_t end = svg.find(">a series with a name " + std::to_string(i));
+    const size_t start = svg.rfind("<text x=\"", end);
+    double x = 0, y = 0;
+    EXPECT_EQ(std::sscanf(svg.c_str() + start, "<text x=\"%lf\" y=\"%lf", &x, &y), 2);
+    return std::pair(x, y);
+  };
+  for (int i = 0; i < 9; ++i) {
+    const auto [x, y] = name_at(i);
+    EXPECT_LT(x + 7 * 22, chart.width) << "name " << i << " ends inside";
+    EXPECT_EQ(y, 48 + 20 * (i / 3)) << "three fit in a row";
+  }
+  EXPECT_NE(svg.find("<rect class=\"frame\" x=\"68.0\" y=\"104.0\""), std::string::npos)
+      << "the plot begins below them";
+  EXPECT_EQ(svg.find("var("), std::string::npos) << "converters do not know CSS variables";
 }
 
 TEST(Svg, DegenerateDataStillGivesAChart) {
