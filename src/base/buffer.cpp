@@ -2,6 +2,7 @@
 
 #include <sys/mman.h>
 
+#include <new>
 #include <string>
 
 #include "base/log.h"
@@ -9,7 +10,9 @@
 namespace tarn {
 namespace {
 
+/// What operator new does: the handler that the program has set, if any, does not return.
 [[noreturn]] void out_of_memory(size_t bytes) {
+  if (const std::new_handler handler = std::get_new_handler()) handler();
   log_message(LogLevel::kError, "out of memory: wanted " + std::to_string(bytes) + " bytes");
   std::abort();
 }

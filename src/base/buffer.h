@@ -12,7 +12,7 @@ inline constexpr size_t kAlignment = 64;  ///< bytes; one cache line, one AVX-51
 
 /// At least `bytes` bytes, aligned to kAlignment; free() returns them. From a few MiB on they ask
 /// the kernel for huge pages: rows of one head lie far apart, and small pages would cost a
-/// translation for every other row. Aborts when memory is exhausted.
+/// translation for every other row. When memory is exhausted: std::get_new_handler(), or abort.
 void* allocate_aligned(size_t bytes);
 
 /// Owning, 64-byte aligned array of trivially copyable elements; not initialised on allocation.
@@ -21,7 +21,7 @@ template <class T>
 class Buffer {
  public:
   Buffer() = default;
-  /// Allocates `size` elements, rounded up to whole cache lines. Aborts when memory is exhausted:
+  /// Allocates `size` elements, rounded up to whole cache lines. Ends the program when memory is exhausted:
   /// sizes that come from outside are checked against limits before they reach here.
   explicit Buffer(int64_t size) : size_(size) {
     if (size > 0) {

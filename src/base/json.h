@@ -72,6 +72,17 @@ Result<Json> parse_json(std::string_view text, const std::string& where, JsonLim
 /// text longer than `max_bytes` is cut and ends in "...".
 std::string json_quote(std::string_view text, size_t max_bytes = 120);
 
+/// A key that a reader asked its object for, and what it takes: the documentation of a config.
+struct JsonKey {
+  std::string name;
+  std::string type;  ///< "integer", "number", "boolean", "string", "choice", or "value" for others
+  bool required = false;
+  Json min = {}, max = {};                ///< of integers and numbers; else null
+  std::vector<std::string> choices = {};  ///< of choices; else empty
+  Json fallback = {};                     ///< null when required, and for values without one
+  bool operator==(const JsonKey&) const = default;
+};
+
 /// Reads the members of one object and reports what is missing, mistyped, out of range or unknown,
 /// always naming the key's full path. Usage: read everything, then return `reader.finish()`.
 class JsonReader {
@@ -95,16 +106,20 @@ class JsonReader {
 
   /// Records an error of the caller's own about `key`.
   void fail(const char* key, const std::string& message);
-  /// The first error, or an error for the first key that nobody asked for, or success.
+  /// An error that names all required keys that are missing, or else the first other error, or an
+  /// error for the first key that nobody asked for, or success.
   Status finish();
+  /// What was asked for so far, in order.
+  const std::vector<JsonKey>& keys() const { return keys_; }
   const std::string& where() const { return where_; }
   /// Full path of a member, for messages and for reading a sub-object:
   /// "config.json: layers[2].mixer". A `where` that is a file name alone gets ": ", others ".".
   std::string path(const char* key) const;
 
  private:
-  const Json* take(const char* key, bool is_required);
+  const Json* take(JsonKey key);
   void fail_type(const char* key, const std::string& wanted, const Json& got);
+  std::string checked_string(const char* key, const Json& value);
   int64_t checked_integer(const char* key, const Json& value, int64_t min, int64_t max);
   double checked_number(const char* key, const Json& value, double min, double max);
   size_t checked_choice(const char* key, const Json& value,
@@ -112,7 +127,8 @@ class JsonReader {
 
   const Json& object_;
   std::string where_;
-  std::vector<std::string> known_;
+  std::vector<JsonKey> keys_;
+  std::vector<std::string> missing_;
   Status status_;
 };
 

@@ -23,6 +23,23 @@ Json* child(Json& json, const std::string& key) {
   return nullptr;
 }
 
+/// "a[0].b" as "a.0.b": messages name elements of arrays in brackets.
+std::string with_points(const std::string& path) {
+  std::string points;
+  for (size_t i = 0; i < path.size(); ++i) {
+    const size_t end = path[i] == '[' ? path.find(']', i) : std::string::npos;
+    const bool closed = end != std::string::npos &&
+                        (end + 1 == path.size() || path[end + 1] == '.' || path[end + 1] == '[');
+    if (!closed || i == 0) {
+      points += path[i];
+      continue;
+    }
+    points += '.' + path.substr(i + 1, end - i - 1);
+    i = end;
+  }
+  return points;
+}
+
 }  // namespace
 
 Status apply_override(Json& json, const std::string& assignment) {
@@ -32,7 +49,7 @@ Status apply_override(Json& json, const std::string& assignment) {
     return invalid_argument("wanted key=value, e.g. training.updates=100", where);
   }
   Json* target = &json;
-  std::string path = assignment.substr(0, equals);
+  std::string path = with_points(assignment.substr(0, equals));
   for (size_t point = path.find('.'); point != std::string::npos; point = path.find('.')) {
     Json* next = child(*target, path.substr(0, point));
     if (next == nullptr) {

@@ -48,15 +48,15 @@ void JsonReader::fail_type(const char* key, const std::string& wanted, const Jso
   fail(key, "must be " + wanted + ", got " + describe(got));
 }
 
-const Json* JsonReader::take(const char* key, bool is_required) {
-  known_.emplace_back(key);
-  const Json* value = object_.find(key);
-  if (value == nullptr && is_required) fail(key, "is missing");
+const Json* JsonReader::take(JsonKey key) {
+  const Json* value = object_.find(key.name);
+  if (value == nullptr && key.required) missing_.push_back(key.name);
+  keys_.push_back(std::move(key));
   return value;
 }
 
-const Json* JsonReader::optional(const char* key) { return take(key, false); }
-const Json* JsonReader::required(const char* key) { return take(key, true); }
+const Json* JsonReader::optional(const char* key) { return take({key, "value"}); }
+const Json* JsonReader::required(const char* key) { return take({key, "value", true}); }
 
 int64_t JsonReader::checked_integer(const char* key, const Json& value, int64_t min, int64_t max) {
   const int64_t* integer = value.as_int();
@@ -68,12 +68,12 @@ int64_t JsonReader::checked_integer(const char* key, const Json& value, int64_t 
 }
 
 int64_t JsonReader::integer(const char* key, int64_t min, int64_t max) {
-  const Json* value = take(key, true);
+  const Json* value = take({key, "integer", true, min, max, {}, {}});
   return value == nullptr ? min : checked_integer(key, *value, min, max);
 }
 
 int64_t JsonReader::integer(const char* key, int64_t min, int64_t max, int64_t fallback) {
-  const Json* value = take(key, false);
+  const Json* value = take({key, "integer", false, min, max, {}, fallback});
   return value == nullptr ? fallback : checked_integer(key, *value, min, max);
 }
 
@@ -89,33 +89,37 @@ double JsonReader::checked_number(const char* key, const Json& value, double min
 }
 
 double JsonReader::number(const char* key, double min, double max) {
-  const Json* value = take(key, true);
+  const Json* value = take({key, "number", true, min, max, {}, {}});
   return value == nullptr ? min : checked_number(key, *value, min, max);
 }
 
 double JsonReader::number(const char* key, double min, double max, double fallback) {
-  const Json* value = take(key, false);
+  const Json* value = take({key, "number", false, min, max, {}, fallback});
   return value == nullptr ? fallback : checked_number(key, *value, min, max);
 }
 
 bool JsonReader::boolean(const char* key, bool fallback) {
-  const Json* value = take(key, false);
+  const Json* value = take({key, "boolean", false, {}, {}, {}, fallback});
   if (value == nullptr) return fallback;
   if (const bool* boolean = value->as_bool()) return *boolean;
   fail_type(key, "true or false", *value);
   return fallback;
 }
 
-std::string JsonReader::string(const char* key) {
-  const Json* value = take(key, true);
-  if (value == nullptr) return {};
-  if (const std::string* text = value->as_string()) return *text;
-  fail_type(key, "a string", *value);
+std::string JsonReader::checked_string(const char* key, const Json& value) {
+  if (const std::string* text = value.as_string()) return *text;
+  fail_type(key, "a string", value);
   return {};
 }
 
+std::string JsonReader::string(const char* key) {
+  const Json* value = take({key, "string", true});
+  return value == nullptr ? std::string() : checked_string(key, *value);
+}
+
 std::string JsonReader::string(const char* key, const std::string& fallback) {
-  return object_.find(key) == nullptr ? (take(key, false), fallback) : string(key);
+  const Json* value = take({key, "string", false, {}, {}, {}, fallback});
+  return value == nullptr ? fallback : checked_string(key, *value);
 }
 
 size_t JsonReader::checked_choice(const char* key, const Json& value,
@@ -129,24 +133,31 @@ size_t JsonReader::checked_choice(const char* key, const Json& value,
 }
 
 size_t JsonReader::choice(const char* key, const std::vector<std::string>& choices) {
-  const Json* value = take(key, true);
+  const Json* value = take({key, "choice", true, {}, {}, choices, {}});
   return value == nullptr ? 0 : checked_choice(key, *value, choices);
 }
 
 size_t JsonReader::choice(const char* key, const std::vector<std::string>& choices,
                           size_t fallback) {
-  const Json* value = take(key, false);
+  const Json* value = take({key, "choice", false, {}, {}, choices, choices[fallback]});
   return value == nullptr ? fallback : checked_choice(key, *value, choices);
 }
 
 Status JsonReader::finish() {
   const Json::Object* object = object_.as_object();
-  if (object == nullptr || !status_.ok()) return status_;
+  if (object == nullptr) return status_;
+  if (missing_.size() == 1) return invalid_argument("is missing", path(missing_[0].c_str()));
+  if (!missing_.empty()) {
+    return invalid_argument("these keys are missing: " + join(missing_), where_);
+  }
+  if (!status_.ok()) return status_;
   for (const Json::Member& member : *object) {
-    if (std::find(known_.begin(), known_.end(), member.first) == known_.end()) {
-      return invalid_argument(
-          "unknown key " + json_quote(member.first) + "; known keys: " + join(known_), where_);
-    }
+    const auto is_it = [&](const JsonKey& key) { return key.name == member.first; };
+    if (std::find_if(keys_.begin(), keys_.end(), is_it) != keys_.end()) continue;
+    std::vector<std::string> known;
+    for (const JsonKey& key : keys_) known.push_back(key.name);
+    return invalid_argument(
+        "unknown key " + json_quote(member.first) + "; known keys: " + join(known), where_);
   }
   return status_;
 }

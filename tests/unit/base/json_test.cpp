@@ -5,6 +5,8 @@
 #include <cmath>
 #include <limits>
 
+#include "base/json_override.h"
+
 namespace tarn {
 namespace {
 
@@ -190,6 +192,14 @@ TEST(JsonReader, ErrorsNameKeyGotAndWanted) {
             "c.json: unknown key \"k\"; known keys: i");
   EXPECT_EQ(reader_error("[]", [](JsonReader& r) { r.integer("i", 0, 1); }),
             "c.json: must be an object, got array");
+  // All that is missing at once, and before what may follow from it.
+  EXPECT_EQ(reader_error(R"({"j":-1})",
+                         [](JsonReader& r) {
+                           r.integer("i", 0, 1);
+                           r.integer("j", 0, 1);
+                           r.choice("k", {"a"});
+                         }),
+            "c.json: these keys are missing: i, k");
   // The first error wins.
   EXPECT_EQ(reader_error(R"({"i":-1,"j":-1})",
                          [](JsonReader& r) {
@@ -197,6 +207,36 @@ TEST(JsonReader, ErrorsNameKeyGotAndWanted) {
                            r.integer("j", 0, 1);
                          }),
             "c.json: i: must be an integer from 0 to 1, got -1");
+}
+
+TEST(JsonReader, KnowsWhatItWasAskedFor) {
+  const Json json = parsed(R"({"i":3})");
+  JsonReader reader(json, "c.json");
+  reader.integer("i", 0, 9);
+  reader.number("x", 0.5, 1.5, 1.0);
+  reader.boolean("t", true);
+  reader.choice("c", {"a", "b"}, 1);
+  reader.string("s");
+  reader.optional("o");
+  const std::vector<JsonKey> wanted = {
+      {"i", "integer", true, 0, 9, {}, {}},      {"x", "number", false, 0.5, 1.5, {}, 1.0},
+      {"t", "boolean", false, {}, {}, {}, true}, {"c", "choice", false, {}, {}, {"a", "b"}, "b"},
+      {"s", "string", true, {}, {}, {}, {}},     {"o", "value", false, {}, {}, {}, {}}};
+  EXPECT_EQ(reader.keys(), wanted);
+}
+
+TEST(Override, TakesIndicesWithPointsAndInBrackets) {
+  for (const char* path : {"layers.1.mixer.heads", "layers[1].mixer.heads"}) {
+    Json json = parsed(R"({"layers":[{},{"mixer":{"heads":2}}]})");
+    ASSERT_TRUE(apply_override(json, std::string(path) + "=7").ok()) << path;
+    EXPECT_EQ(json, parsed(R"({"layers":[{},{"mixer":{"heads":7}}]})"));
+  }
+  Json nested = parsed(R"({"a":[[1,2],[3,4]]})");
+  ASSERT_TRUE(apply_override(nested, "a[1][0]=9").ok());
+  EXPECT_EQ(nested, parsed(R"({"a":[[1,2],[9,4]]})"));
+  for (const char* bad : {"a[2][0]=1", "a[]=1", "a[-1]=1", "a[0]x.y=1"}) {
+    EXPECT_FALSE(apply_override(nested, bad).ok()) << bad;
+  }
 }
 
 }  // namespace
