@@ -126,6 +126,11 @@ void Command::positional(const std::string& name, std::string& value, const std:
   app_->add_option(name, value, help)->required()->check(not_empty())->type_name(shown);
 }
 
+void Command::optional_positional(const std::string& name, std::string& value,
+                                  const std::string& shown, const std::string& help) {
+  app_->add_option(name, value, help)->check(not_empty())->type_name(shown);
+}
+
 void Command::flag(const std::string& flags, bool& value, const std::string& help) {
   app_->add_flag(flags, value, help);
 }

@@ -55,6 +55,9 @@ class Command {
   /// A required word without a flag, shown as `shown`.
   void positional(const std::string& name, std::string& value, const std::string& shown,
                   const std::string& help);
+  /// The same, but it may be left out.
+  void optional_positional(const std::string& name, std::string& value, const std::string& shown,
+                           const std::string& help);
   void flag(const std::string& flags, bool& value, const std::string& help);
   void text(const std::string& flags, std::string& value, const std::string& shown,
             const std::string& help);

@@ -132,6 +132,12 @@ struct OpBackwardArgs {
 /// The passes of an operator whose work is counted.
 enum class OpPass : uint8_t { kForward, kBackward, kStep };
 
+/// Values of one sequence's state that a step reads, and those that it writes.
+struct StateTraffic {
+  double read = 0;
+  double written = 0;
+};
+
 struct LayerProgram;  // mixers/layer_program.h
 
 /// Everything the rest of the program knows about a mechanism: data, not a class tree. A null
@@ -144,9 +150,15 @@ struct MixerDef {
   const char* state_formula;  ///< state bytes in terms of the config, e.g. "4·H·(K·V + K)"
   bool bounded_state;         ///< state size does not depend on the number of tokens
 
-  /// Reads the config object ("name" already removed); unknown keys are errors that name the key.
-  Result<std::shared_ptr<const MixerConfig>> (*parse_config)(const Json& json, int64_t model_dim,
-                                                             const std::string& where);
+  /// Reads the config object ("name" already removed) to its finish(); asks for every key even when
+  /// others are wrong, so that the reader knows them all (mixers/config_keys.h).
+  Result<std::shared_ptr<const MixerConfig>> (*read_config)(JsonReader& reader, int64_t model_dim);
+  /// The config of a JSON object; unknown keys are errors that name the key.
+  Result<std::shared_ptr<const MixerConfig>> parse_config(const Json& json, int64_t model_dim,
+                                                          const std::string& where) const {
+    JsonReader reader(json, where);
+    return read_config(reader, model_dim);
+  }
   /// The operator's state; empty when not causal.
   std::vector<StateSpec> (*state_specs)(const MixerConfig& config);
   OpShape (*op_shape)(const MixerConfig& config);
@@ -166,10 +178,16 @@ struct MixerDef {
   /// grows more slowly than the products with the state (feature maps, sums, divisions,
   /// exponentials) is not counted. Benchmarks compare times with the machine's limits on it.
   double (*flops)(const MixerConfig& config, OpPass pass, int64_t tokens);
+  /// What a step after `tokens` tokens reads and writes of the state. Null: tensors of a fixed size in
+  /// whole, of those that grow all entries read and one written.
+  StateTraffic (*step_traffic)(const MixerConfig& config, int64_t tokens) = nullptr;
   /// What the forward forms in f32 make of the operator's parameters, in memory of `arena`: the
-  /// runtime makes it once and hands it to them, other callers leave it to the forms. Null: nothing.
+  /// runtime makes it once and hands it to them, other callers leave it to the forms. kBF16: matrices
+  /// may be kept in bf16 and the operands of their products rounded to it. Null: nothing.
   const void* (*prepare)(const MixerConfig& config, std::span<const float* const> params,
-                         ThreadPool* pool, Arena& arena) noexcept = nullptr;
+                         DType format, ThreadPool* pool, Arena& arena) noexcept = nullptr;
+  /// Whether the forward forms, once they have that, read no parameter; the runtime then keeps none.
+  bool prepared_is_all = false;
 
   /// What surrounds the operator: projections, convolutions, gates, norms. Its parameters, its state,
   /// its forms and its gradient follow from it.

@@ -105,7 +105,7 @@ class OperatorRun {
     args_.arena = &arena_;
     if constexpr (std::is_same_v<T, float>) {
       if (mixer.prepare == nullptr) return;
-      args_.prepared = mixer.prepare(config, args_.params, nullptr, kept_);
+      args_.prepared = mixer.prepare(config, args_.params, DType::kF32, nullptr, kept_);
     }
   }
   OperatorRun(const OperatorRun&) = delete;

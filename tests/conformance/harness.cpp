@@ -166,7 +166,7 @@ Outcome<T> Harness::call(void (*form)(const OpArgs<T>&), const Problem& problem,
   const std::vector<T> inputs = convert<T>(problem.inputs);
   std::vector<std::vector<T>> params;
   for (const auto& parameter : problem.params) params.push_back(convert<T>(parameter));
-  const auto param_pointers = pointers_to<const T>(params);
+  auto param_pointers = pointers_to<const T>(params);
   Outcome<T> outcome;
   outcome.state = convert<T>(problem.state);
   outcome.out.assign(static_cast<size_t>(problem.rows * out_width()), kNaN<T>);
@@ -195,7 +195,10 @@ Outcome<T> Harness::call(void (*form)(const OpArgs<T>&), const Problem& problem,
   args.arena = &arena;
   Arena kept;
   if constexpr (std::is_same_v<T, float>) {
-    if (prepares) args.prepared = mixer.prepare(*config, param_pointers, pool, kept);
+    if (prepares) {
+      args.prepared = mixer.prepare(*config, param_pointers, DType::kF32, pool, kept);
+      if (mixer.prepared_is_all) std::ranges::fill(param_pointers, nullptr);
+    }
   }
   form(args);
   return outcome;

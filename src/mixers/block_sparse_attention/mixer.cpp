@@ -30,9 +30,7 @@ struct Config final : AttentionConfig {
 
 const Config& config_of(const MixerConfig* config) { return static_cast<const Config&>(*config); }
 
-Result<std::shared_ptr<const MixerConfig>> parse_config(const Json& json, int64_t model_dim,
-                                                        const std::string& where) {
-  JsonReader reader(json, where);
+Result<std::shared_ptr<const MixerConfig>> read_config(JsonReader& reader, int64_t model_dim) {
   auto config = std::make_shared<Config>();
   read_attention_config(reader, model_dim, *config);
   config->block_size = reader.integer("block_size", 1, 1 << 16);
@@ -189,6 +187,28 @@ double flops(const MixerConfig& base, OpPass pass, int64_t tokens) {
   return attention_flops(config, pass, pairs);
 }
 
+/// Heads that share keys and values read what any of them sees once.
+StateTraffic step_traffic(const MixerConfig& base, int64_t tokens) {
+  const Config& config = config_of(&base);
+  const int64_t last = tokens / config.block_size;
+  const int64_t group = config.num_heads / config.num_kv_heads;
+  double keys = 0;
+  for (int64_t kv_head = 0; kv_head < config.num_kv_heads; ++kv_head) {
+    const VisibleBlocks shared = visible_blocks(config, kv_head * group, last, last + 1);
+    std::vector<int64_t> drawn(shared.random, shared.random + shared.count);
+    for (int64_t head = kv_head * group + 1; head < (kv_head + 1) * group; ++head) {
+      const VisibleBlocks own = visible_blocks(config, head, last, last + 1);
+      drawn.insert(drawn.end(), own.random, own.random + own.count);
+    }
+    std::sort(drawn.begin(), drawn.end());
+    const auto end = std::unique(drawn.begin(), drawn.end());
+    // Random blocks lie before the window, so they are whole.
+    const int64_t more = (end - drawn.begin() - shared.count) * config.block_size;
+    keys += visible_keys(config, tokens, tokens + 1) + static_cast<double>(more);
+  }
+  return attention_traffic(config, keys / static_cast<double>(config.num_kv_heads));
+}
+
 LayerProgram layer(const MixerConfig& config) {
   return projected_layer(op_shape(config), state_specs(config), config_of(&config).model_dim);
 }
@@ -218,7 +238,7 @@ const MixerDef kDef{
     .source = "Zaheer 2020, arXiv 2007.14062, section 2 (BigBird-ITC)",
     .state_formula = "4*T*Hkv*(K + V)",
     .bounded_state = false,
-    .parse_config = parse_config,
+    .read_config = read_config,
     .state_specs = state_specs,
     .op_shape = op_shape,
     .recurrent = recurrent,
@@ -227,6 +247,7 @@ const MixerDef kDef{
     .step = attend,
     .backward = backward,
     .flops = flops,
+    .step_traffic = step_traffic,
     .layer = layer,
     .example_configs = example_configs,
 };

@@ -16,9 +16,7 @@ struct Config final : MixerConfig {
   double passed = 0.0;  ///< layers before this one, of all; of the starts alone
 };
 
-Result<std::shared_ptr<const MixerConfig>> parse_config(const Json& json, int64_t model_dim,
-                                                        const std::string& where) {
-  JsonReader reader(json, where);
+Result<std::shared_ptr<const MixerConfig>> read_config(JsonReader& reader, int64_t model_dim) {
   auto config = std::make_shared<Config>();
   config->model_dim = model_dim;
   config->hidden_dim = reader.integer("hidden_dim", 1, int64_t{1} << 20);
@@ -67,7 +65,7 @@ const MixerDef kDef{
     .source = "Peng 2025, arXiv 2503.14456, channel mixing",
     .state_formula = "4*D",
     .bounded_state = true,
-    .parse_config = parse_config,
+    .read_config = read_config,
     .state_specs = no_operator_states,
     .op_shape = no_operator,
     .recurrent = nullptr,

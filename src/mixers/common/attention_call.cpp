@@ -260,6 +260,11 @@ double attention_flops(const AttentionConfig& config, OpPass pass, double pairs)
   return static_cast<double>(config.num_heads) * per_pair * pairs;
 }
 
+StateTraffic attention_traffic(const AttentionConfig& config, double keys) {
+  const auto entry = static_cast<double>(config.num_kv_heads * (config.key_dim + config.value_dim));
+  return {entry * (keys - 1), entry};
+}
+
 SoftmaxProblem attention_problem(const AttentionConfig& config, const Sequences& queries,
                                  const Sequences& keys, ThreadPool* pool) {
   SoftmaxProblem problem;

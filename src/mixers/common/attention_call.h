@@ -37,6 +37,9 @@ std::vector<StateSpec> attention_cache(const AttentionConfig& config);
 /// values; then scores again, weights' gradients and dv, dq and dk.
 double attention_flops(const AttentionConfig& config, OpPass pass, double pairs);
 
+/// A step that sees `keys` tokens, its own among them, and writes one entry of keys and values.
+StateTraffic attention_traffic(const AttentionConfig& config, double keys);
+
 /// The kernel's view of one call.
 kernels::SoftmaxProblem attention_problem(const AttentionConfig& config,
                                           const kernels::Sequences& queries,

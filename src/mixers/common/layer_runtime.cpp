@@ -193,7 +193,14 @@ std::unique_ptr<MixerWeights> prepare_layer(const MixerDef& def, const MixerConf
     if (stage.kind != Stage::Kind::kOperator || def.prepare == nullptr) continue;
     const std::span<const float* const> own(weights->pointers.data() + stage.first_param,
                                             stage.param_count);
-    weights->prepared = def.prepare(config, own, nullptr, weights->arena);
+    const bool reduced = options.format != kernels::WeightFormat::kF32;
+    weights->prepared =
+        def.prepare(config, own, reduced ? DType::kBF16 : DType::kF32, nullptr, weights->arena);
+    if (!def.prepared_is_all) continue;
+    for (size_t p = stage.first_param; p < stage.first_param + stage.param_count; ++p) {
+      weights->values[p] = {};
+      weights->pointers[p] = nullptr;
+    }
   }
   return weights;
 }

@@ -76,18 +76,25 @@ Rows<float> saved_of(const OpArgs<float>& args, int64_t direction) {
   return {args.saved + direction * width, config_of(args.config).directions() * width};
 }
 
-const PackedOperand* packed_of(const OpArgs<float>& args, Arena& arena) {
-  const void* packed = args.prepared;
-  if (packed == nullptr) packed = recurrent_prepare(*args.config, args.params, args.pool, arena);
-  return static_cast<const PackedOperand*>(packed);
+/// What the forward forms read of a direction's parameters.
+struct Prepared {
+  PackedOperand weight;
+  const float* bias = nullptr;
+};
+
+/// One for each direction.
+const Prepared* prepared_of(const OpArgs<float>& args, Arena& arena) {
+  const void* prepared = args.prepared;
+  if (prepared == nullptr) {
+    prepared = recurrent_prepare(*args.config, args.params, DType::kF32, args.pool, arena);
+  }
+  return static_cast<const Prepared*>(prepared);
 }
 
 }  // namespace
 
-Result<std::shared_ptr<const MixerConfig>> parse_recurrent(RecurrentCell cell, const Json& json,
-                                                           int64_t model_dim,
-                                                           const std::string& where) {
-  JsonReader reader(json, where);
+Result<std::shared_ptr<const MixerConfig>> read_recurrent(RecurrentCell cell, JsonReader& reader,
+                                                          int64_t model_dim) {
   auto config = std::make_shared<RecurrentConfig>();
   config->cell = cell;
   config->model_dim = model_dim;
@@ -139,37 +146,39 @@ void recurrent_loop(const OpArgs<double>& args) {
 }
 
 const void* recurrent_prepare(const MixerConfig& base, std::span<const float* const> params,
-                              ThreadPool* pool, Arena& arena) noexcept {
+                              DType format, ThreadPool* pool, Arena& arena) noexcept {
   const RecurrentConfig& config = config_of(&base);
   RecurrentProblem problem{config.cell, {}, config.hidden_dim, pool};
-  auto* packed = arena.alloc<PackedOperand>(config.directions());
+  auto* prepared = arena.alloc<Prepared>(config.directions());
   for (int64_t direction = 0; direction < config.directions(); ++direction) {
-    packed[direction] = kernels::pack_recurrent(problem, DType::kF32,
-                                                params[static_cast<size_t>(2 * direction)], arena);
+    const auto first = static_cast<size_t>(2 * direction);
+    float* bias = arena.alloc<float>(config.gates_dim());
+    std::copy_n(params[first + 1], config.gates_dim(), bias);
+    prepared[direction] = {kernels::pack_recurrent(problem, format, params[first], arena), bias};
   }
-  return packed;
+  return prepared;
 }
 
 void recurrent_chunk(const OpArgs<float>& args) noexcept {
   Arena& arena = *args.arena;
   ArenaScope scope(arena);
   const RecurrentProblem problem = problem_of(args);
-  const PackedOperand* packed = packed_of(args, arena);
-  kernels::recurrent_forward(problem, rows_of(args.inputs[0]), packed[0], args.params[1],
+  const Prepared* prepared = prepared_of(args, arena);
+  kernels::recurrent_forward(problem, rows_of(args.inputs[0]), prepared[0].weight, prepared[0].bias,
                              recurrent_state_of(args.state), rows_of(args.out), saved_of(args, 0),
                              arena);
   if (!config_of(args.config).bidirectional) return;
   run_reversed(args, arena, [&](Rows<float> gates, Rows<float> out) {
-    kernels::recurrent_forward(problem, gates, packed[1], args.params[3], {}, out,
+    kernels::recurrent_forward(problem, gates, prepared[1].weight, prepared[1].bias, {}, out,
                                saved_of(args, 1), arena);
   });
 }
 
 void recurrent_step(const OpArgs<float>& args) noexcept {
   ArenaScope scope(*args.arena);
-  kernels::recurrent_step(problem_of(args), rows_of(args.inputs[0]), *packed_of(args, *args.arena),
-                          args.params[1], recurrent_state_of(args.state), rows_of(args.out),
-                          *args.arena);
+  const Prepared& prepared = *prepared_of(args, *args.arena);
+  kernels::recurrent_step(problem_of(args), rows_of(args.inputs[0]), prepared.weight, prepared.bias,
+                          recurrent_state_of(args.state), rows_of(args.out), *args.arena);
 }
 
 void recurrent_backward(const OpBackwardArgs& args) noexcept {

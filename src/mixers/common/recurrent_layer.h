@@ -22,9 +22,8 @@ struct RecurrentConfig final : MixerConfig {
 };
 
 /// {"hidden_dim": E, "bidirectional": false}.
-Result<std::shared_ptr<const MixerConfig>> parse_recurrent(kernels::RecurrentCell cell,
-                                                           const Json& json, int64_t model_dim,
-                                                           const std::string& where);
+Result<std::shared_ptr<const MixerConfig>> read_recurrent(kernels::RecurrentCell cell,
+                                                          JsonReader& reader, int64_t model_dim);
 
 /// Per direction an input `gates` [gates·E], and recurrent.weight [gates·E, E] and recurrent.bias;
 /// out [directions·E]. Names of the second direction end in "_reverse" before the dot.
@@ -38,7 +37,7 @@ void recurrent_chunk(const OpArgs<float>& args) noexcept;  ///< also the paralle
 void recurrent_step(const OpArgs<float>& args) noexcept;
 void recurrent_backward(const OpBackwardArgs& args) noexcept;
 const void* recurrent_prepare(const MixerConfig& config, std::span<const float* const> params,
-                              ThreadPool* pool, Arena& arena) noexcept;
+                              DType format, ThreadPool* pool, Arena& arena) noexcept;
 
 /// Per token and direction 2·gates·E·E forward, twice that backward.
 double recurrent_flops(const MixerConfig& config, OpPass pass, int64_t tokens);

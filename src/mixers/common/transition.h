@@ -52,7 +52,7 @@ struct TransitionMixer {
   const char* recurrence;
   const char* source;
   const char* state_formula;
-  decltype(MixerDef::parse_config) parse_config;
+  decltype(MixerDef::read_config) read_config;
   decltype(MixerDef::layer) layer;
   decltype(MixerDef::example_configs) example_configs;
 };
@@ -66,7 +66,7 @@ constexpr MixerDef transition_mixer(const TransitionMixer& own) {
       .source = own.source,
       .state_formula = own.state_formula,
       .bounded_state = true,
-      .parse_config = own.parse_config,
+      .read_config = own.read_config,
       .state_specs = transition_states,
       .op_shape = transition_shape,
       .recurrent = transition_recurrent,

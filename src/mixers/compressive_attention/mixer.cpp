@@ -9,9 +9,7 @@ extern const MixerDef kDef;
 
 namespace {
 
-Result<std::shared_ptr<const MixerConfig>> parse_config(const Json& json, int64_t model_dim,
-                                                        const std::string& where) {
-  JsonReader reader(json, where);
+Result<std::shared_ptr<const MixerConfig>> read_config(JsonReader& reader, int64_t model_dim) {
   auto config = std::make_shared<Config>();
   read_attention_config(reader, model_dim, *config, false);
   config->window = reader.integer("window", 1, 1 << 20);
@@ -51,20 +49,32 @@ void backward(const OpBackwardArgs& args) noexcept {
   slot_attention_backward(config, Layout(config), args);
 }
 
+double visible_keys(const Config& config, int64_t position) {
+  const int64_t blocks = config.blocks_after(position + 1);
+  return static_cast<double>(std::min(blocks, config.memory) + position + 1 -
+                             blocks * config.compression);
+}
+
 double flops(const MixerConfig& base, OpPass pass, int64_t tokens) {
   const Config& config = config_of(&base);
-  const auto visible = [&](int64_t position) {
-    const int64_t blocks = config.blocks_after(position + 1);
-    return static_cast<double>(std::min(blocks, config.memory) + position + 1 -
-                               blocks * config.compression);
-  };
   double pairs = 0;
   if (pass == OpPass::kStep) {
-    pairs = visible(tokens);
+    pairs = visible_keys(config, tokens);
   } else {
-    for (int64_t t = 0; t < tokens; ++t) pairs += visible(t);
+    for (int64_t t = 0; t < tokens; ++t) pairs += visible_keys(config, t);
   }
   return attention_flops(config, pass, pairs);
+}
+
+/// A step that completes a block also reads the block's tokens and writes an entry of the memory.
+StateTraffic step_traffic(const MixerConfig& base, int64_t tokens) {
+  const Config& config = config_of(&base);
+  StateTraffic traffic = attention_traffic(config, visible_keys(config, tokens));
+  if (config.blocks_after(tokens + 1) > config.blocks_after(tokens)) {
+    traffic.read += static_cast<double>(config.compression) * traffic.written;
+    traffic.written *= 2;
+  }
+  return traffic;
 }
 
 LayerProgram layer(const MixerConfig& config) {
@@ -95,7 +105,7 @@ const MixerDef kDef{
     .source = "Rae 2019, arXiv 1911.05507, section 3",
     .state_formula = "4*(memory + window + compression)*Hkv*(K + V)",
     .bounded_state = true,
-    .parse_config = parse_config,
+    .read_config = read_config,
     .state_specs = state_specs,
     .op_shape = op_shape,
     .recurrent = recurrent_forward,
@@ -104,6 +114,7 @@ const MixerDef kDef{
     .step = attend,
     .backward = backward,
     .flops = flops,
+    .step_traffic = step_traffic,
     .layer = layer,
     .example_configs = example_configs,
 };

@@ -20,9 +20,7 @@ struct Config final : TransitionConfig {
 
 constexpr double kL2Eps = 1e-6;
 
-Result<std::shared_ptr<const MixerConfig>> parse_config(const Json& json, int64_t model_dim,
-                                                        const std::string& where) {
-  JsonReader reader(json, where);
+Result<std::shared_ptr<const MixerConfig>> read_config(JsonReader& reader, int64_t model_dim) {
   auto config = std::make_shared<Config>();
   config->model_dim = model_dim;
   read_heads(reader, *config);
@@ -68,7 +66,7 @@ constinit const MixerDef kDef = transition_mixer({
     .source = "Schlag 2021, arXiv 2102.11174, eq. 24; Yang 2024, arXiv 2406.06484; constants as in "
               "flash-linear-attention",
     .state_formula = "4*(H*K*V + (W - 1)*H*(2*K + V))",
-    .parse_config = parse_config,
+    .read_config = read_config,
     .layer = layer,
     .example_configs = example_configs,
 });

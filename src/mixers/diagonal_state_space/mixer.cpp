@@ -29,9 +29,7 @@ enum Param : size_t { kLogStep, kLogReal, kImaginary, kRead, kSkip };
 
 const Config& config_of(const MixerConfig* config) { return static_cast<const Config&>(*config); }
 
-Result<std::shared_ptr<const MixerConfig>> parse_config(const Json& json, int64_t model_dim,
-                                                        const std::string& where) {
-  JsonReader reader(json, where);
+Result<std::shared_ptr<const MixerConfig>> read_config(JsonReader& reader, int64_t model_dim) {
   auto config = std::make_shared<Config>();
   config->model_dim = model_dim;
   config->inner_dim = reader.integer("inner_dim", 1, 65536);
@@ -106,8 +104,8 @@ const Discrete* discretise(const Config& config, std::span<const float* const> p
   return discrete;
 }
 
-const void* prepare(const MixerConfig& config, std::span<const float* const> params, ThreadPool*,
-                    Arena& arena) noexcept {
+const void* prepare(const MixerConfig& config, std::span<const float* const> params, DType,
+                    ThreadPool*, Arena& arena) noexcept {
   return discretise(config_of(&config), params, arena);
 }
 
@@ -212,7 +210,7 @@ const MixerDef kDef{
     .source = "Gu 2022, arXiv 2206.11893, sections 2-4; constants as in state-spaces/s4",
     .state_formula = "8*E*N",
     .bounded_state = true,
-    .parse_config = parse_config,
+    .read_config = read_config,
     .state_specs = state_specs,
     .op_shape = op_shape,
     .recurrent = recurrent,

@@ -22,9 +22,7 @@ struct Config final : TransitionConfig {
 
 constexpr double kL2Eps = 1e-6;
 
-Result<std::shared_ptr<const MixerConfig>> parse_config(const Json& json, int64_t model_dim,
-                                                        const std::string& where) {
-  JsonReader reader(json, where);
+Result<std::shared_ptr<const MixerConfig>> read_config(JsonReader& reader, int64_t model_dim) {
   auto config = std::make_shared<Config>();
   config->model_dim = model_dim;
   config->num_heads = reader.integer("num_heads", 1, 4096);
@@ -84,7 +82,7 @@ constinit const MixerDef kDef = transition_mixer({
     .source = "Yang 2024, arXiv 2412.06464, eq. 10; constants as in flash-linear-attention and "
               "transformers (Qwen3-Next)",
     .state_formula = "4*(H*K*V + (W - 1)*(2*Hk*K + H*V))",
-    .parse_config = parse_config,
+    .read_config = read_config,
     .layer = layer,
     .example_configs = example_configs,
 });

@@ -7,9 +7,8 @@ extern const MixerDef kDef;
 
 namespace {
 
-Result<std::shared_ptr<const MixerConfig>> parse_config(const Json& json, int64_t model_dim,
-                                                        const std::string& where) {
-  return parse_recurrent(kernels::RecurrentCell::kGru, json, model_dim, where);
+Result<std::shared_ptr<const MixerConfig>> read_config(JsonReader& reader, int64_t model_dim) {
+  return read_recurrent(kernels::RecurrentCell::kGru, reader, model_dim);
 }
 
 std::vector<std::string> example_configs() {
@@ -27,7 +26,7 @@ const MixerDef kDef{
     .source = "Cho 2014, arXiv 1406.1078; equations as in torch.nn.GRU",
     .state_formula = "4*E",
     .bounded_state = true,
-    .parse_config = parse_config,
+    .read_config = read_config,
     .state_specs = recurrent_states,
     .op_shape = recurrent_shape,
     .recurrent = recurrent_loop,
@@ -37,6 +36,7 @@ const MixerDef kDef{
     .backward = recurrent_backward,
     .flops = recurrent_flops,
     .prepare = recurrent_prepare,
+    .prepared_is_all = true,
     .layer = recurrent_layer,
     .example_configs = example_configs,
 };

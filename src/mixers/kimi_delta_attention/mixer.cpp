@@ -24,9 +24,7 @@ struct Config final : TransitionConfig {
   double norm_eps = 1e-5;
 };
 
-Result<std::shared_ptr<const MixerConfig>> parse_config(const Json& json, int64_t model_dim,
-                                                        const std::string& where) {
-  JsonReader reader(json, where);
+Result<std::shared_ptr<const MixerConfig>> read_config(JsonReader& reader, int64_t model_dim) {
   auto config = std::make_shared<Config>();
   config->model_dim = model_dim;
   read_heads(reader, *config);
@@ -89,7 +87,7 @@ constinit const MixerDef kDef = transition_mixer({
     .recurrence = "S' = diag(alpha) S; S = S' + beta k (x) (v - S'^T k); o = K^-1/2 S^T q",
     .source = "Kimi Team 2025, arXiv 2510.26692, eq. 1; constants as in flash-linear-attention",
     .state_formula = "4*(H*K*V + (W - 1)*H*(2*K + V))",
-    .parse_config = parse_config,
+    .read_config = read_config,
     .layer = layer,
     .example_configs = example_configs,
 });

@@ -14,9 +14,7 @@ namespace {
 using kernels::LatentProblem;
 using kernels::LatentState;
 
-Result<std::shared_ptr<const MixerConfig>> parse_config(const Json& json, int64_t model_dim,
-                                                        const std::string& where) {
-  JsonReader reader(json, where);
+Result<std::shared_ptr<const MixerConfig>> read_config(JsonReader& reader, int64_t model_dim) {
   auto config = std::make_shared<Config>();
   config->model_dim = model_dim;
   config->num_heads = reader.integer("num_heads", 1, 4096);
@@ -126,7 +124,7 @@ const MixerDef kDef{
     .source = "Jaegle 2021, arXiv 2103.03206, section 3; causal: Peng 2022, arXiv 2110.02488",
     .state_formula = "4*H*L*(K + V + 1)",
     .bounded_state = true,
-    .parse_config = parse_config,
+    .read_config = read_config,
     .state_specs = state_specs,
     .op_shape = op_shape,
     .recurrent = recurrent_forward,

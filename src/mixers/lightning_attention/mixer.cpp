@@ -16,9 +16,7 @@ struct Config final : TransitionConfig {
   double norm_eps = 1e-6;
 };
 
-Result<std::shared_ptr<const MixerConfig>> parse_config(const Json& json, int64_t model_dim,
-                                                        const std::string& where) {
-  JsonReader reader(json, where);
+Result<std::shared_ptr<const MixerConfig>> read_config(JsonReader& reader, int64_t model_dim) {
   auto config = std::make_shared<Config>();
   config->model_dim = model_dim;
   config->num_heads = reader.integer("num_heads", 1, 4096);
@@ -69,7 +67,7 @@ constinit const MixerDef kDef = transition_mixer({
     .recurrence = "S = e^-slope S + k (x) v; o = S^T q",
     .source = "Qin 2024, arXiv 2401.04658; constants as in MiniMax-Text-01, arXiv 2501.08313",
     .state_formula = "4*H*K*K",
-    .parse_config = parse_config,
+    .read_config = read_config,
     .layer = layer,
     .example_configs = example_configs,
 });

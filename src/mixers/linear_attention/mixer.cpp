@@ -29,9 +29,7 @@ constexpr int64_t kMaxTaylorDim = 90;  // 1 + 90 + 90² features
 
 const Config& config_of(const MixerConfig* config) { return static_cast<const Config&>(*config); }
 
-Result<std::shared_ptr<const MixerConfig>> parse_config(const Json& json, int64_t model_dim,
-                                                        const std::string& where) {
-  JsonReader reader(json, where);
+Result<std::shared_ptr<const MixerConfig>> read_config(JsonReader& reader, int64_t model_dim) {
   auto config = std::make_shared<Config>();
   config->model_dim = model_dim;
   config->num_heads = reader.integer("num_heads", 1, 4096);
@@ -238,7 +236,7 @@ const MixerDef kDef{
     .source = "Katharopoulos 2020, arXiv 2006.16236, eqs. 4-20",
     .state_formula = "4*H*(F*V + F), F = feature dim (K unless favor)",
     .bounded_state = true,
-    .parse_config = parse_config,
+    .read_config = read_config,
     .state_specs = state_specs,
     .op_shape = op_shape,
     .recurrent = recurrent,

@@ -23,9 +23,7 @@ std::vector<float> draw_rotations(const Config& config) {
   return rotations;
 }
 
-Result<std::shared_ptr<const MixerConfig>> parse_config(const Json& json, int64_t model_dim,
-                                                        const std::string& where) {
-  JsonReader reader(json, where);
+Result<std::shared_ptr<const MixerConfig>> read_config(JsonReader& reader, int64_t model_dim) {
   auto config = std::make_shared<Config>();
   config->model_dim = model_dim;
   config->num_heads = config->num_kv_heads = reader.integer("num_heads", 1, 4096);
@@ -66,10 +64,16 @@ std::vector<StateSpec> state_specs(const MixerConfig& base) {
 }
 
 /// Hashing (K·num_buckets per round) and the most keys that a query may see: `chunk` per round.
+/// Keys that a query finds per round, with tokens spread evenly over the buckets.
+double found_keys(const Config& config, int64_t position) {
+  return std::min(static_cast<double>(position) / static_cast<double>(config.num_buckets),
+                  static_cast<double>(config.chunk));
+}
+
 double flops(const MixerConfig& base, OpPass pass, int64_t tokens) {
   const Config& config = config_of(&base);
   const auto work = [&](int64_t position) {
-    const auto pairs = static_cast<double>(std::min(position, config.chunk));
+    const double pairs = found_keys(config, position);
     const double hash =
         pass == OpPass::kBackward ? 0.0 : static_cast<double>(config.key_dim * config.num_buckets);
     return static_cast<double>(config.rounds) *
@@ -79,6 +83,21 @@ double flops(const MixerConfig& base, OpPass pass, int64_t tokens) {
   double total = 0;
   for (int64_t t = 0; t < tokens; ++t) total += work(t);
   return total;
+}
+
+/// Each round looks through the buckets of the latest tokens until it has its keys.
+StateTraffic step_traffic(const MixerConfig& base, int64_t tokens) {
+  const Config& config = config_of(&base);
+  const auto position = static_cast<double>(tokens);
+  const auto rounds = static_cast<double>(config.rounds);
+  const double found = std::min(rounds * found_keys(config, tokens), position);
+  const double searched =
+      std::min(static_cast<double>(config.chunk * config.num_buckets), position);
+  const double buckets = rounds * static_cast<double>(config.num_heads);
+  StateTraffic traffic = attention_traffic(config, found + 1);
+  traffic.read += buckets * searched;
+  traffic.written += buckets;
+  return traffic;
 }
 
 LayerProgram layer(const MixerConfig& config) {
@@ -105,7 +124,7 @@ const MixerDef kDef{
     .source = "Kitaev 2020, arXiv 2001.04451, section 2",
     .state_formula = "4*T*H*(K + V + rounds)",
     .bounded_state = false,
-    .parse_config = parse_config,
+    .read_config = read_config,
     .state_specs = state_specs,
     .op_shape = op_shape,
     .recurrent = recurrent_forward,
@@ -114,6 +133,7 @@ const MixerDef kDef{
     .step = chunk_forward,
     .backward = chunk_backward,
     .flops = flops,
+    .step_traffic = step_traffic,
     .layer = layer,
     .example_configs = example_configs,
 };

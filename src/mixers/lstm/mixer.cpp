@@ -7,9 +7,8 @@ extern const MixerDef kDef;
 
 namespace {
 
-Result<std::shared_ptr<const MixerConfig>> parse_config(const Json& json, int64_t model_dim,
-                                                        const std::string& where) {
-  return parse_recurrent(kernels::RecurrentCell::kLstm, json, model_dim, where);
+Result<std::shared_ptr<const MixerConfig>> read_config(JsonReader& reader, int64_t model_dim) {
+  return read_recurrent(kernels::RecurrentCell::kLstm, reader, model_dim);
 }
 
 std::vector<std::string> example_configs() {
@@ -28,7 +27,7 @@ const MixerDef kDef{
     .source = "Hochreiter 1997, with forget gates (Gers 2000); equations as in torch.nn.LSTM",
     .state_formula = "8*E",
     .bounded_state = true,
-    .parse_config = parse_config,
+    .read_config = read_config,
     .state_specs = recurrent_states,
     .op_shape = recurrent_shape,
     .recurrent = recurrent_loop,
@@ -38,6 +37,7 @@ const MixerDef kDef{
     .backward = recurrent_backward,
     .flops = recurrent_flops,
     .prepare = recurrent_prepare,
+    .prepared_is_all = true,
     .layer = recurrent_layer,
     .example_configs = example_configs,
 };

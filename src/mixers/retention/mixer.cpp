@@ -17,9 +17,7 @@ struct Config final : TransitionConfig {
   double norm_eps = 1e-5;
 };
 
-Result<std::shared_ptr<const MixerConfig>> parse_config(const Json& json, int64_t model_dim,
-                                                        const std::string& where) {
-  JsonReader reader(json, where);
+Result<std::shared_ptr<const MixerConfig>> read_config(JsonReader& reader, int64_t model_dim) {
   auto config = std::make_shared<Config>();
   config->model_dim = model_dim;
   read_heads(reader, *config);
@@ -71,7 +69,7 @@ constinit const MixerDef kDef = transition_mixer({
     .recurrence = "S = gamma_h S + k (x) v; o = K^-1/2 S^T q",
     .source = "Sun 2023, arXiv 2307.08621, eqs. 5-8; constants as in flash-linear-attention",
     .state_formula = "4*H*K*V",
-    .parse_config = parse_config,
+    .read_config = read_config,
     .layer = layer,
     .example_configs = example_configs,
 });

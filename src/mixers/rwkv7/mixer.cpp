@@ -19,12 +19,14 @@ using kernels::Erase;
 
 constexpr double kSmallestNorm = 1e-12;  // of a removal key, as torch's normalize has it
 
+enum class ValueResidual : uint8_t { kSource, kMixed, kNone };
+
 struct Config final : TransitionConfig {
   int64_t decay_rank = 0;
   int64_t learning_rate_rank = 0;
   int64_t value_rank = 0;
   int64_t gate_rank = 0;
-  bool mixed = false;  ///< receives values; else hands its own on
+  ValueResidual values = ValueResidual::kSource;
   double norm_eps = 64e-5;
   /// Where the layer stands, of the starts alone: depth / (layers − 1) and depth / layers.
   double from_first = 0.0;
@@ -32,9 +34,7 @@ struct Config final : TransitionConfig {
   double norm_start = 1.0;
 };
 
-Result<std::shared_ptr<const MixerConfig>> parse_config(const Json& json, int64_t model_dim,
-                                                        const std::string& where) {
-  JsonReader reader(json, where);
+Result<std::shared_ptr<const MixerConfig>> read_config(JsonReader& reader, int64_t model_dim) {
   auto config = std::make_shared<Config>();
   config->model_dim = model_dim;
   config->num_heads = reader.integer("num_heads", 1, 4096);
@@ -43,9 +43,13 @@ Result<std::shared_ptr<const MixerConfig>> parse_config(const Json& json, int64_
   config->value_dim = config->key_dim;
   config->decay_rank = reader.integer("decay_rank", 1, 65536);
   config->learning_rate_rank = reader.integer("learning_rate_rank", 1, 65536);
-  config->value_rank = reader.integer("value_rank", 1, 65536);
   config->gate_rank = reader.integer("gate_rank", 1, 65536);
-  config->mixed = reader.choice("value_residual", {"source", "mixed"}) == 1;
+  config->values =
+      static_cast<ValueResidual>(reader.choice("value_residual", {"source", "mixed", "none"}));
+  // Published configs say it for all layers; only mixed ones have such matrices.
+  config->value_rank = config->values == ValueResidual::kMixed
+                           ? reader.integer("value_rank", 1, 65536)
+                           : reader.integer("value_rank", 1, 65536, 1);
   config->norm_eps = reader.number("norm_eps", 0.0, 1.0, 64e-5);
   const int64_t layers = reader.integer("num_layers", 1, 4096, 1);
   const int64_t index = reader.integer("layer_index", 0, layers - 1, 0);
@@ -148,10 +152,8 @@ Slice learning_rate_of(LayerBuilder& builder, const Config& config, const Slice&
 
 Slice values_of(LayerBuilder& builder, const Config& config, const Slice& x) {
   const Slice own = projection(builder, config, "value", x, 0.5f);
-  if (!config.mixed) {
-    builder.hand_on(own);
-    return own;
-  }
+  if (config.values == ValueResidual::kSource) builder.hand_on(own);
+  if (config.values != ValueResidual::kMixed) return own;
   const int64_t width = config.values_width();
   const Slice first = builder.receive(width);
   const Init start = formula(
@@ -195,10 +197,11 @@ std::vector<std::string> example_configs() {
   const std::string even = R"({"num_heads": 4, "key_dim": 32, "decay_rank": 8, )"
                            R"("learning_rate_rank": 8, "value_rank": 8, "gate_rank": 16, )";
   const std::string odd = R"({"num_heads": 2, "key_dim": 5, "decay_rank": 3, )"
-                          R"("learning_rate_rank": 2, "value_rank": 1, "gate_rank": 7, )";
+                          R"("learning_rate_rank": 2, "gate_rank": 7, )";
   return {even + R"("value_residual": "source"})", even + R"("value_residual": "mixed"})",
           odd + R"("value_residual": "source", "layer_index": 1, "num_layers": 3})",
-          odd + R"("value_residual": "mixed", "norm_eps": 1e-5})"};
+          odd + R"("value_residual": "mixed", "value_rank": 1, "norm_eps": 1e-5})",
+          odd + R"("value_residual": "none"})"};
 }
 
 }  // namespace
@@ -209,7 +212,7 @@ constinit const MixerDef kDef = transition_mixer({
     .recurrence = "S = diag(w) S - (eta kappa) (x) (S^T kappa) + k (x) v; o = S^T r",
     .source = "Peng 2025, arXiv 2503.14456, time mixing; constants as in flash-linear-attention",
     .state_formula = "4*(H*K*K + D)",
-    .parse_config = parse_config,
+    .read_config = read_config,
     .layer = layer,
     .example_configs = example_configs,
 });

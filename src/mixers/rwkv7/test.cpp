@@ -66,7 +66,24 @@ TEST(Rwkv7, TheFirstLayerHasNoValueGate) {
           << name;
     }
   }
-  EXPECT_FALSE(definition().parse_config(config_json("none"), 8, "test").ok());
+}
+
+TEST(Rwkv7, WithoutAResidualALayerStandsAlone) {
+  const auto config = definition().parse_config(config_json("none"), 8, "test");
+  ASSERT_TRUE(config.ok());
+  const LayerProgram program = definition().layer(**config);
+  EXPECT_EQ(program.received_width(), 0);
+  EXPECT_EQ(program.handed_on.width(), 0);
+}
+
+TEST(Rwkv7, OnlyAMixedLayerNeedsARankOfValues) {
+  for (const char* values : {"source", "mixed", "none"}) {
+    Json json = config_json(values);
+    std::erase_if(*json.as_object(),
+                  [](const auto& member) { return member.first == "value_rank"; });
+    const auto config = definition().parse_config(json, 8, "test");
+    EXPECT_EQ(config.ok(), std::string(values) != "mixed") << values;
+  }
 }
 
 TEST(Rwkv7, StartsAsPublished) {

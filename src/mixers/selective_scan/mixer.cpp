@@ -26,9 +26,7 @@ struct Config final : MixerConfig {
 
 const Config& config_of(const MixerConfig* config) { return static_cast<const Config&>(*config); }
 
-Result<std::shared_ptr<const MixerConfig>> parse_config(const Json& json, int64_t model_dim,
-                                                        const std::string& where) {
-  JsonReader reader(json, where);
+Result<std::shared_ptr<const MixerConfig>> read_config(JsonReader& reader, int64_t model_dim) {
   auto config = std::make_shared<Config>();
   config->model_dim = model_dim;
   config->inner_dim = reader.integer("inner_dim", 1, 65536);
@@ -77,8 +75,8 @@ const T* rates_of(const Config& config, const T* a_log, Arena& arena) {
   return rates;
 }
 
-const void* prepare(const MixerConfig& config, std::span<const float* const> params, ThreadPool*,
-                    Arena& arena) noexcept {
+const void* prepare(const MixerConfig& config, std::span<const float* const> params, DType,
+                    ThreadPool*, Arena& arena) noexcept {
   return rates_of(config_of(&config), params[0], arena);
 }
 
@@ -181,7 +179,7 @@ const MixerDef kDef{
     .source = "Gu 2023, arXiv 2312.00752, algorithm 2; constants as in mamba_ssm",
     .state_formula = "4*(E*N + (W - 1)*E)",
     .bounded_state = true,
-    .parse_config = parse_config,
+    .read_config = read_config,
     .state_specs = state_specs,
     .op_shape = op_shape,
     .recurrent = recurrent,

@@ -21,9 +21,7 @@ struct Config final : AttentionConfig {
 
 const Config& config_of(const MixerConfig* config) { return static_cast<const Config&>(*config); }
 
-Result<std::shared_ptr<const MixerConfig>> parse_config(const Json& json, int64_t model_dim,
-                                                        const std::string& where) {
-  JsonReader reader(json, where);
+Result<std::shared_ptr<const MixerConfig>> read_config(JsonReader& reader, int64_t model_dim) {
   auto config = std::make_shared<Config>();
   read_attention_config(reader, model_dim, *config);
   config->window = reader.integer("window", 1, 1 << 20);
@@ -162,18 +160,27 @@ void backward(const OpBackwardArgs& args) noexcept {
   slot_attention_backward(config, Layout(config), args);
 }
 
+double visible_keys(const Config& config, int64_t position) {
+  return static_cast<double>(std::min(position + 1, config.sinks + config.window));
+}
+
 double flops(const MixerConfig& base, OpPass pass, int64_t tokens) {
   const Config& config = config_of(&base);
-  const auto visible = [&](int64_t position) {
-    return static_cast<double>(std::min(position + 1, config.sinks + config.window));
-  };
   double pairs = 0;
   if (pass == OpPass::kStep) {
-    pairs = visible(tokens);
+    pairs = visible_keys(config, tokens);
   } else {
-    for (int64_t t = 0; t < tokens; ++t) pairs += visible(t);
+    for (int64_t t = 0; t < tokens; ++t) pairs += visible_keys(config, t);
   }
   return attention_flops(config, pass, pairs);
+}
+
+/// The first tokens are written to two slots.
+StateTraffic step_traffic(const MixerConfig& base, int64_t tokens) {
+  const Config& config = config_of(&base);
+  StateTraffic traffic = attention_traffic(config, visible_keys(config, tokens));
+  if (tokens < config.sinks) traffic.written *= 2;
+  return traffic;
 }
 
 LayerProgram layer(const MixerConfig& config) {
@@ -199,7 +206,7 @@ const MixerDef kDef{
     .source = "Xiao 2023, arXiv 2309.17453, section 3.2; window: Child 2019, arXiv 1904.10509",
     .state_formula = "4*(sinks + window)*Hkv*(K + V)",
     .bounded_state = true,
-    .parse_config = parse_config,
+    .read_config = read_config,
     .state_specs = state_specs,
     .op_shape = op_shape,
     .recurrent = recurrent,
@@ -208,6 +215,7 @@ const MixerDef kDef{
     .step = attend,
     .backward = backward,
     .flops = flops,
+    .step_traffic = step_traffic,
     .layer = layer,
     .example_configs = example_configs,
 };

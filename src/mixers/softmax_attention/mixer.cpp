@@ -14,9 +14,7 @@ struct Config final : AttentionConfig {
 
 const Config& config_of(const MixerConfig* config) { return static_cast<const Config&>(*config); }
 
-Result<std::shared_ptr<const MixerConfig>> parse_config(const Json& json, int64_t model_dim,
-                                                        const std::string& where) {
-  JsonReader reader(json, where);
+Result<std::shared_ptr<const MixerConfig>> read_config(JsonReader& reader, int64_t model_dim) {
   auto config = std::make_shared<Config>();
   read_attention_config(reader, model_dim, *config);
   config->causal = reader.boolean("causal", true);
@@ -80,7 +78,7 @@ const MixerDef kDef{
         "Vaswani 2017, arXiv 1706.03762, eq. 1; online softmax: Milakov 2018, arXiv 1805.02867",
     .state_formula = "4*T*Hkv*(K + V)",
     .bounded_state = false,
-    .parse_config = parse_config,
+    .read_config = read_config,
     .state_specs = state_specs,
     .op_shape = op_shape,
     .recurrent = recurrent,

@@ -22,9 +22,7 @@ struct Config final : TransitionConfig {
   double norm_eps = 1e-5;
 };
 
-Result<std::shared_ptr<const MixerConfig>> parse_config(const Json& json, int64_t model_dim,
-                                                        const std::string& where) {
-  JsonReader reader(json, where);
+Result<std::shared_ptr<const MixerConfig>> read_config(JsonReader& reader, int64_t model_dim) {
   auto config = std::make_shared<Config>();
   config->model_dim = model_dim;
   config->num_heads = reader.integer("num_heads", 1, 4096);
@@ -93,7 +91,7 @@ constinit const MixerDef kDef = transition_mixer({
     .recurrence = "S = e^(dt A) S + B (x) (dt x); y = S^T C + D x",
     .source = "Dao 2024, arXiv 2405.21060, section 7; constants as in mamba_ssm",
     .state_formula = "4*(H*K*V + (W - 1)*(H*V + 2*G*K))",
-    .parse_config = parse_config,
+    .read_config = read_config,
     .layer = layer,
     .example_configs = example_configs,
 });

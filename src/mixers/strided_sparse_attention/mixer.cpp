@@ -25,9 +25,7 @@ struct Config final : AttentionConfig {
 
 const Config& config_of(const MixerConfig* config) { return static_cast<const Config&>(*config); }
 
-Result<std::shared_ptr<const MixerConfig>> parse_config(const Json& json, int64_t model_dim,
-                                                        const std::string& where) {
-  JsonReader reader(json, where);
+Result<std::shared_ptr<const MixerConfig>> read_config(JsonReader& reader, int64_t model_dim) {
   auto config = std::make_shared<Config>();
   read_attention_config(reader, model_dim, *config);
   config->stride = reader.integer("stride", 1, 1 << 20);
@@ -198,6 +196,11 @@ double flops(const MixerConfig& base, OpPass pass, int64_t tokens) {
   return attention_flops(config, pass, pairs);
 }
 
+StateTraffic step_traffic(const MixerConfig& base, int64_t tokens) {
+  const Config& config = config_of(&base);
+  return attention_traffic(config, visible_keys(config, tokens));
+}
+
 LayerProgram layer(const MixerConfig& config) {
   return projected_layer(op_shape(config), state_specs(config), config_of(&config).model_dim);
 }
@@ -223,7 +226,7 @@ const MixerDef kDef{
     .source = "Child 2019, arXiv 1904.10509, section 4.3 (both patterns, one merged head)",
     .state_formula = "4*T*Hkv*(K + V)",
     .bounded_state = false,
-    .parse_config = parse_config,
+    .read_config = read_config,
     .state_specs = state_specs,
     .op_shape = op_shape,
     .recurrent = recurrent,
@@ -232,6 +235,7 @@ const MixerDef kDef{
     .step = attend,
     .backward = backward,
     .flops = flops,
+    .step_traffic = step_traffic,
     .layer = layer,
     .example_configs = example_configs,
 };
