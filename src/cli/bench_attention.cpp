@@ -82,9 +82,9 @@ std::vector<std::string> case_row(const Case& one, const runtime::OperatorBenchR
   return {one.mixer->name,
           one.form,
           std::to_string(one.bench.tokens),
-          fmt::format("{:.3f}", result.ms_median),
-          fmt::format("{:.3f}", result.ms_min),
-          fmt::format("{:.3f}", result.ms_max),
+          ms_text(result.ms_median),
+          ms_text(result.ms_min),
+          ms_text(result.ms_max),
           fmt::format("{:.4f}", 1e3 * result.ms_median / static_cast<double>(tokens)),
           fmt::format("{:.1f} of {}", share.percent, share.kind),
           bytes_text(result.peak_extra_bytes),
@@ -172,9 +172,8 @@ Status run(const Options& options, Context& context) {
     }
     TARN_ASSIGN(const runtime::OperatorBenchResult result,
                 runtime::bench_operator(*one.mixer, one.bench, &pool));
-    const runtime::RoofShare share =
-        runtime::roof_share(roof, result.flops, result.bytes,
-                            result.tensor_bytes + result.state_bytes, 1e-3 * result.ms_median);
+    const runtime::RoofShare share = runtime::roof_share(
+        roof, result.flops, result.bytes, result.working_set_bytes, 1e-3 * result.ms_median);
     context.console.line(case_json(one, options, check, result, roof, share));
     rows.push_back(case_row(one, result, share));
     context.console.progress("bench", static_cast<int64_t>(i) + 1,

@@ -88,8 +88,8 @@ Status run(Options& options, Context& context) {
        fmt::format("{} ms/step", bounded->name), fmt::format("{} ms/step", growing->name)}};
   for (const auto& point : result.points) {
     table.push_back({std::to_string(point.tokens), std::to_string(point.bounded_bytes),
-                     std::to_string(point.growing_bytes), fmt::format("{:.4f}", point.bounded_ms),
-                     fmt::format("{:.4f}", point.growing_ms)});
+                     std::to_string(point.growing_bytes), ms_text(point.bounded_ms),
+                     ms_text(point.growing_ms)});
   }
   context.console.table(table);
   context.console.text(fmt::format(

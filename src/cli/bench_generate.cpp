@@ -135,8 +135,7 @@ void print(const std::vector<GenerationBenchRow>& rows, Console& console) {
       const auto& figures = row.figures[i];
       const double percent = figures.share.percent();
       table.push_back({method_text(row), fmt::format("{:.4g}", figures.sequences_per_second),
-                       fmt::format("{:.4f}", figures.ms_per_token_first),
-                       fmt::format("{:.4f}", figures.ms_per_token_last),
+                       ms_text(figures.ms_per_token_first), ms_text(figures.ms_per_token_last),
                        percent > 0 ? fmt::format("{:.0f}", percent) : "",
                        bytes_text(row.state_bytes_per_sequence),
                        fmt::format("{:.1f}x", figures.sequences_per_second / slowest)});

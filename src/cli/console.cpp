@@ -131,6 +131,8 @@ Json error_json(std::string_view code, std::string_view message, std::string_vie
   return json;
 }
 
+std::string ms_text(double ms) { return fmt::format("{:.{}f}", ms, ms < 0.01 ? 6 : 4); }
+
 std::string bytes_text(int64_t bytes) {
   constexpr std::string_view kUnits[] = {"B", "KiB", "MiB", "GiB", "TiB"};
   double value = static_cast<double>(bytes);

@@ -55,4 +55,7 @@ Json error_json(std::string_view code, std::string_view message, std::string_vie
 /// "1.4 KiB", "3.2 MiB" …
 std::string bytes_text(int64_t bytes);
 
+/// Milliseconds: "12.3450", and below 0.01 to the nanosecond: "0.001234".
+std::string ms_text(double ms);
+
 }  // namespace tarn::cli

@@ -88,12 +88,13 @@ Result<FormOutput> run_form(const std::shared_ptr<const model::Model>& model, mi
 }  // namespace
 
 double FormComparison::max_error() const {
-  return larger(larger(chunk_parallel.max_error, step_parallel.max_error), step_chunk.max_error);
+  const double steps = larger(step_parallel.max_error, step_chunk.max_error);
+  return chunk_parallel ? larger(chunk_parallel->max_error, steps) : steps;
 }
 
 double FormComparison::max_row_error() const {
-  return larger(larger(chunk_parallel.max_row_error, step_parallel.max_row_error),
-                step_chunk.max_row_error);
+  const double steps = larger(step_parallel.max_row_error, step_chunk.max_row_error);
+  return chunk_parallel ? larger(chunk_parallel->max_row_error, steps) : steps;
 }
 
 Result<FormComparison> compare_forms(std::shared_ptr<const model::Model> model,
@@ -123,7 +124,12 @@ Result<FormComparison> compare_forms(std::shared_ptr<const model::Model> model,
   const auto width = static_cast<size_t>(config.head.output_dim());
   FormComparison result;
   result.tokens = count;
-  result.chunk_parallel = compare(chunk.rows, parallel.rows, width);
+  const bool has_parallel = std::ranges::any_of(config.layers, [](const model::LayerConfig& layer) {
+    return layer.mixer->parallel != nullptr && layer.mixer->parallel != layer.mixer->chunk;
+  });
+  if (has_parallel || count > kPieceTokens) {
+    result.chunk_parallel = compare(chunk.rows, parallel.rows, width);
+  }
   result.step_parallel = compare(step.rows, parallel.rows, width);
   result.step_chunk = compare(step.rows, chunk.rows, width);
   result.parallel_seconds = parallel.seconds;

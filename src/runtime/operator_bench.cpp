@@ -1,8 +1,5 @@
 #include "runtime/operator_bench.h"
 
-#include <fmt/format.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <chrono>
 #include <memory>
@@ -49,26 +46,6 @@ void time_calls(const OperatorBenchOptions& options, Call call, OperatorBenchRes
   result.ms_max = times.back();
 }
 
-/// What the tensors of a call take, or nothing when that overflows.
-std::optional<int64_t> tensor_bytes(const mixers::OpShape& shape, int64_t rows) {
-  int64_t values = shape.out_heads * shape.out_dim;
-  for (const mixers::OpInput& input : shape.inputs) values += input.heads * input.dim;
-  return checked_mul<int64_t>(rows, 4 * values);
-}
-
-Status check_memory(const mixers::OpShape& shape, int64_t rows, int64_t copies,
-                    int64_t state_bytes) {
-  const int64_t available = static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE);
-  const auto tensors = tensor_bytes(shape, rows);
-  const auto all = tensors ? checked_mul(*tensors, copies) : std::nullopt;
-  const auto total = all ? checked_add(*all, state_bytes) : std::nullopt;
-  if (total && *total <= available) return {};
-  return Error{ErrorCode::kResource,
-               fmt::format("the tensors of {} tokens would take more than this machine's {} bytes",
-                           rows, available),
-               {}};
-}
-
 OperatorBenchResult bench_step(const mixers::MixerDef& mixer, const mixers::MixerConfig& config,
                                const mixers::OpShape& shape, const OperatorBenchOptions& options,
                                ThreadPool* pool) {
@@ -86,7 +63,8 @@ OperatorBenchResult bench_step(const mixers::MixerDef& mixer, const mixers::Mixe
   args.pool = pool;
   args.arena = &arena;
   Arena kept;
-  if (mixer.prepare != nullptr) args.prepared = mixer.prepare(config, args.params, pool, kept);
+  if (mixer.prepare != nullptr)
+    args.prepared = mixer.prepare(config, args.params, DType::kF32, pool, kept);
   OperatorBenchResult result;
   time_calls(
       options, [&] { mixer.step(args); }, result);
@@ -207,8 +185,9 @@ Result<OperatorBenchResult> bench_operator(const mixers::MixerDef& mixer,
     state_bytes += 4 * elements * entries * options.batch;
   }
   const auto rows = checked_mul(options.batch, step ? int64_t{1} : options.tokens);
-  TARN_RETURN_IF_ERROR(
-      check_memory(shape, rows.value_or(INT64_MAX), backward ? 2 : 1, step ? state_bytes : 0));
+  TARN_RETURN_IF_ERROR(check_memory(
+      shape, rows.value_or(INT64_MAX),
+      {.values = sizeof(float) * (backward ? 2 : 1), .state = step ? state_bytes : 0}));
   TARN_ASSIGN(const OperatorWork work, operator_work(mixer, options));
   const auto bench = step                            ? bench_step
                      : options.dtype == DType::kBF16 ? bench_bf16
@@ -219,6 +198,8 @@ Result<OperatorBenchResult> bench_operator(const mixers::MixerDef& mixer,
   }
   result.flops = work.flops;
   result.bytes = work.bytes;
+  result.working_set_bytes =
+      result.tensor_bytes + static_cast<int64_t>(work.touched_state + work.touched_params);
   return result;
 }
 

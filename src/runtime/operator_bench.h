@@ -40,22 +40,25 @@ struct OperatorBenchResult {
   int64_t tensor_bytes = 0;  ///< of inputs and outputs, and of their gradients with a backward pass
   int64_t state_bytes = 0;   ///< kStep: of all sequences
   double flops = 0;          ///< of one call, by the mixer's formula (MixerDef::flops)
-  /// Bytes that one call must move: each input read, each output written once, what forward saves,
-  /// written and read; kStep: the state read, and what changes of it (all that has a fixed size, one
-  /// entry of what grows) written.
+  /// Bytes that one call must move: each input read, each output written once, the operator's
+  /// parameters read, what forward saves written and read; kStep: what it reads and what it writes of
+  /// the state (MixerDef::step_traffic).
   double bytes = 0;
+  /// What repeated calls touch: tensors, parameters, and of the state only what a step reads.
+  int64_t working_set_bytes = 0;
 };
 
 /// OperatorBenchResult's `flops` and `bytes` of a pass. Pure. Errors: what the config's parser says.
 struct OperatorWork {
   double flops = 0, bytes = 0;
+  double touched_state = 0, touched_params = 0;  ///< bytes that stay in a cache from call to call
 };
 Result<OperatorWork> operator_work(const mixers::MixerDef& mixer,
                                    const OperatorBenchOptions& options);
 
 /// The mixer's first example config with these sizes in it. 0: not asked for; then 8 heads of 64
-/// channels where the mixer takes them, and the example as it is where it does not. Errors: what its
-/// parser says to a size that was asked for.
+/// channels where the mixer takes them, or the same width of a state without heads (hidden_dim,
+/// inner_dim). Errors: what its parser says to a size that was asked for.
 Result<std::string> operator_config(const mixers::MixerDef& mixer, int64_t num_heads,
                                     int64_t key_dim, int64_t value_dim);
 

@@ -12,11 +12,21 @@
 #include "base/buffer.h"
 #include "base/checked.h"
 #include "base/dtype.h"
+#include "base/result.h"
 #include "base/rng.h"
 #include "mixers/mixer.h"
 #include "model/parameters.h"
 
 namespace tarn::runtime {
+
+/// What a call's memory is checked for before it is allocated.
+struct CallBytes {
+  size_t values = sizeof(float);  ///< per value of inputs, output and the operator's parameters
+  int64_t state = 0;              ///< of all sequences
+};
+
+/// kResource where tensors, parameters and state of `rows` rows are more than this process may have.
+Status check_memory(const mixers::OpShape& shape, int64_t rows, const CallBytes& bytes);
 
 /// A number as an element of a tensor; uint16_t holds the bits of a bf16.
 template <class T>
@@ -167,6 +177,7 @@ class OperatorState {
       for (int64_t i = 0; i < sequences; ++i) {
         tensors_.emplace_back(elements * (spec.per_token ? entries : 1));
         initial_values_.push_back(spec.initial_value);
+        symbols_.push_back(spec.symbols);
         pointers_.push_back(tensors_.back().data());
       }
     }
@@ -182,7 +193,7 @@ class OperatorState {
       std::ranges::fill(tensors_[i].span(), initial_values_[i]);
     }
   }
-  /// Numbers in [0, 1). `stop` is asked before every MiB or so; false when it ended the work.
+  /// Numbers in [0, 1), or of tensors of symbols any of these. `stop` is asked before every MiB or so; false when it ended the work.
   template <class Stop>
   bool randomise(uint64_t seed, Stop stop) {
     constexpr size_t kPiece = size_t{1} << 18;
@@ -190,9 +201,11 @@ class OperatorState {
       const std::span<float> all = tensors_[i].span();
       for (size_t begin = 0; begin < all.size(); begin += kPiece) {
         if (stop()) return false;
-        fill_random(all.subspan(begin, std::min(kPiece, all.size() - begin)),
-                    mixers::OpInput::Range::kUnitInterval, seed, static_cast<uint32_t>(i + 1),
-                    begin);
+        const std::span<float> piece = all.subspan(begin, std::min(kPiece, all.size() - begin));
+        fill_random(piece, mixers::OpInput::Range::kUnitInterval, seed,
+                    static_cast<uint32_t>(i + 1), begin);
+        if (symbols_[i] == 0) continue;
+        for (float& value : piece) value = std::floor(value * static_cast<float>(symbols_[i]));
       }
     }
     return true;
@@ -207,6 +220,7 @@ class OperatorState {
  private:
   std::vector<Buffer<float>> tensors_;
   std::vector<float> initial_values_;
+  std::vector<int64_t> symbols_;
   std::vector<float*> pointers_;
   std::vector<float* const*> rows_;
 };

@@ -18,11 +18,23 @@ constexpr double kDifference = 1e-5;  // step of the central difference, on inpu
 double value_of(float element) { return static_cast<double>(element); }
 double value_of(uint16_t bf16) { return static_cast<double>(bf16_to_f32(bf16)); }
 
+/// Per value: f32 and its gradient, the reference in f64, its inputs rounded and its direction.
+constexpr size_t kCheckBytes = 4 + 4 + 8 + 4 + 8;
+
 struct Operator {
   const mixers::MixerDef& mixer;
   std::shared_ptr<const mixers::MixerConfig> config;
   mixers::OpShape shape;
 };
+
+/// Of both sequences, in f32 and as the reference has it.
+int64_t state_bytes(const Operator& op) {
+  int64_t values = 0;
+  for (const mixers::StateSpec& spec : op.mixer.state_specs(*op.config)) {
+    values += model::element_count(spec.shape) * (spec.per_token ? kLengths[0] : 1);
+  }
+  return static_cast<int64_t>(sizeof(float) + sizeof(double)) * 2 * values;
+}
 
 double norm(std::span<const double> values) {
   double sum = 0;
@@ -176,8 +188,10 @@ Result<std::string> operator_config(const mixers::MixerDef& mixer, int64_t num_h
     const char* key;
     int64_t asked, otherwise;
   };
+  constexpr int64_t kWidth = 8 * 64;
   for (const Size& size : {Size{"num_heads", num_heads, 8}, Size{"key_dim", key_dim, 64},
-                           Size{"value_dim", value_dim, 64}}) {
+                           Size{"value_dim", value_dim, 64}, Size{"hidden_dim", 0, kWidth},
+                           Size{"inner_dim", 0, kWidth}}) {
     Json with = json;
     with.set(size.key, size.asked > 0 ? size.asked : size.otherwise);
     const auto parsed = mixer.parse_config(with, 64, mixer.name);
@@ -195,6 +209,8 @@ Result<double> check_operator(const mixers::MixerDef& mixer, const OperatorBench
   const bool backward =
       options.pass == OperatorPass::kBackward || options.pass == OperatorPass::kForwardBackward;
   TARN_RETURN_IF_ERROR(check_form(mixer, *config, options));
+  TARN_RETURN_IF_ERROR(check_memory(op.shape, kLengths[0] + kLengths[1],
+                                    {.values = kCheckBytes, .state = state_bytes(op)}));
   TARN_ASSIGN(double ratio, options.dtype == DType::kBF16 ? check_bf16(op, options, pool)
                                                           : check_output(op, options, pool));
   if (backward) {

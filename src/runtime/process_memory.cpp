@@ -35,8 +35,12 @@ int64_t peak_resident_bytes() {
 int64_t machine_memory_bytes() {
   const int64_t pages = sysconf(_SC_PHYS_PAGES);
   const int64_t page_bytes = sysconf(_SC_PAGESIZE);
-  if (pages <= 0 || page_bytes <= 0) return INT64_MAX;
-  return pages * page_bytes;
+  const int64_t physical = pages > 0 && page_bytes > 0 ? pages * page_bytes : INT64_MAX;
+  struct rlimit allowed;
+  if (getrlimit(RLIMIT_AS, &allowed) != 0 || allowed.rlim_cur >= static_cast<rlim_t>(physical)) {
+    return physical;
+  }
+  return static_cast<int64_t>(allowed.rlim_cur);
 }
 
 bool reset_peak_resident() {

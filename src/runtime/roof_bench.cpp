@@ -264,10 +264,10 @@ Roof measure_operator_roof(ThreadPool& pool, const std::string& arithmetic) {
   return roof;
 }
 
-RoofShare roof_share(const Roof& roof, double flops, double bytes, int64_t tensor_bytes,
+RoofShare roof_share(const Roof& roof, double flops, double bytes, int64_t working_set_bytes,
                      double seconds) {
   const auto level = std::find_if(roof.levels.begin(), roof.levels.end(), [&](const auto& one) {
-    return tensor_bytes <= one.capacity_bytes;
+    return working_set_bytes <= one.capacity_bytes;
   });
   const double arithmetic = flops / roof.flops_per_second;
   if (level == roof.levels.end()) return {roof.arithmetic, 100 * arithmetic / seconds, 0};

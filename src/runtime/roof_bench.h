@@ -83,11 +83,11 @@ Roof measure_operator_roof(ThreadPool& pool, const std::string& arithmetic = "f3
 struct RoofShare {
   std::string kind;  ///< of the limit: the roof's arithmetic, or a level
   /// 100 · max(flops / peak, bytes / bandwidth) / seconds, with the bandwidth of the fastest level
-  /// that could hold the call's tensors.
+  /// that could hold the call's working set.
   double percent = 0;
   double bytes_per_second = 0;  ///< the bandwidth that was used
 };
-RoofShare roof_share(const Roof& roof, double flops, double bytes, int64_t tensor_bytes,
+RoofShare roof_share(const Roof& roof, double flops, double bytes, int64_t working_set_bytes,
                      double seconds);
 
 }  // namespace tarn::runtime

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 
@@ -23,13 +24,15 @@ struct FormDifference {
 
 struct FormComparison {
   int64_t tokens = 0;
-  FormDifference chunk_parallel;  ///< chunk against parallel
-  FormDifference step_parallel;   ///< step against parallel
-  FormDifference step_chunk;      ///< step against chunk
+  /// Chunk against parallel; nothing where no layer has a parallel form other than its chunks and one
+  /// chunk takes all tokens: that would compare a computation with itself.
+  std::optional<FormDifference> chunk_parallel;
+  FormDifference step_parallel;  ///< step against parallel
+  FormDifference step_chunk;     ///< step against chunk
   double parallel_seconds = 0;
   double chunk_seconds = 0;
   double step_seconds = 0;
-  /// The largest of the three max_errors and of the three max_row_errors.
+  /// The largest max_error and max_row_error of those that there are.
   double max_error() const;
   double max_row_error() const;
 };

@@ -72,6 +72,15 @@ def attention(suite):
                              f"{mixer}: {key} of both passes are their sum")
 
 
+def attention_steps(suite):
+    """A step counts what it reads: nothing is far beyond what the machine can do."""
+    for line in lines(suite, "bench attention, steps", "bench", "attention", "--n", "4096", "--form",
+                      "step", "--repeats", "3", "--threads", "1"):
+        suite.expect(line["percent_of_roof"] < 150, f"{line['mixer']}: {line['percent_of_roof']} %")
+        width = line["heads"] * line["value_dim"]
+        suite.expect(width == 512, f"{line['mixer']} is timed at a width of {width}, wanted 512")
+
+
 def attention_bf16(suite):
     wide, narrow = (lines(suite, f"bench attention {dtype}", "bench", "attention", "--n", "33",
                           "--mixer", "linear_attention", "--form", "forward", "--key-dim", "32",
@@ -234,6 +243,7 @@ def main():
     suite = e2e.Suite(__doc__)
     roof(suite)
     attention(suite)
+    attention_steps(suite)
     attention_bf16(suite)
     attention_not_causal(suite)
     generation(suite)

@@ -30,6 +30,21 @@ TEST(CompareForms, FormsAgreeToRounding) {
   }
 }
 
+TEST(CompareForms, SaysWhereTwoFormsAreTheSameCode) {
+  for (const NamedMixers& stack : causal_stacks()) {
+    SCOPED_TRACE(stack.name);
+    const auto model = tiny_model(stack.layers);
+    bool other = false;
+    for (const model::LayerConfig& layer : model->config().layers) {
+      other |= layer.mixer->parallel != nullptr && layer.mixer->parallel != layer.mixer->chunk;
+    }
+    EXPECT_EQ(compare_forms(model, 20, 4, nullptr)->chunk_parallel.has_value(), other);
+    // Beyond a chunk of 1,024 tokens the state is carried over: not the same computation.
+    const auto longer = tiny_model(stack.layers, {.max_tokens = 0});
+    EXPECT_TRUE(compare_forms(longer, 1030, 4, nullptr)->chunk_parallel.has_value());
+  }
+}
+
 TEST(CompareForms, RefusesBadCounts) {
   const auto model = tiny_model(causal_stacks(true).front().layers, {.max_tokens = 10});
   EXPECT_FALSE(compare_forms(model, 0, 1, nullptr).ok());
