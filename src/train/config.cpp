@@ -15,8 +15,7 @@ const std::vector<std::string> kScheduleNames{"constant", "step", "cosine"};
 const std::vector<std::string> kFloatNames{"f32", "bf16"};
 constexpr DType kFloats[] = {DType::kF32, DType::kBF16};
 
-Result<OptimiserConfig> parse_optimiser(const Json& json, const std::string& where) {
-  JsonReader reader(json, where);
+Result<OptimiserConfig> read_optimiser(JsonReader& reader) {
   OptimiserConfig config;
   config.kind = static_cast<OptimiserKind>(reader.choice("kind", kOptimiserNames));
   config.learning_rate = reader.number("learning_rate", 0.0, 10.0);
@@ -46,8 +45,7 @@ Result<OptimiserConfig> parse_optimiser(const Json& json, const std::string& whe
   return config;
 }
 
-Result<ScheduleConfig> parse_schedule(const Json& json, const std::string& where) {
-  JsonReader reader(json, where);
+Result<ScheduleConfig> read_schedule(JsonReader& reader) {
   ScheduleConfig config;
   config.kind = static_cast<ScheduleKind>(reader.choice("kind", kScheduleNames));
   config.warm_up = reader.integer("warm_up", 0, kMaxUpdates, 0);
@@ -65,8 +63,7 @@ Result<ScheduleConfig> parse_schedule(const Json& json, const std::string& where
   return config;
 }
 
-Result<TrainingConfig> parse_training(const Json& json, const std::string& where) {
-  JsonReader reader(json, where);
+Result<TrainingConfig> read_training(JsonReader& reader) {
   TrainingConfig config;
   config.seed =
       static_cast<uint64_t>(reader.integer("seed", 0, std::numeric_limits<int64_t>::max(), 1));
@@ -86,9 +83,11 @@ Result<TrainingConfig> parse_training(const Json& json, const std::string& where
   config.log_every = reader.integer("log_every", 1, kMaxUpdates, config.log_every);
   config.export_dtype = kFloats[reader.choice("export_dtype", kFloatNames, 0)];
   TARN_RETURN_IF_ERROR(reader.finish());
-  TARN_ASSIGN(config.optimiser, parse_optimiser(*optimiser, reader.path("optimiser")));
+  JsonReader optimiser_reader(*optimiser, reader.path("optimiser"));
+  TARN_ASSIGN(config.optimiser, read_optimiser(optimiser_reader));
   if (schedule != nullptr) {
-    TARN_ASSIGN(config.schedule, parse_schedule(*schedule, reader.path("schedule")));
+    JsonReader schedule_reader(*schedule, reader.path("schedule"));
+    TARN_ASSIGN(config.schedule, read_schedule(schedule_reader));
   }
   return config;
 }
@@ -163,9 +162,39 @@ Result<TrainConfig> parse_train_config(const Json& json, const std::string& wher
   TrainConfig config;
   TARN_ASSIGN(config.model, model::parse_model_config(*model, reader.path("model")));
   TARN_ASSIGN(config.data, data::parse_data_spec(*data, reader.path("data")));
-  TARN_ASSIGN(config.training, parse_training(*training, reader.path("training")));
+  JsonReader training_reader(*training, reader.path("training"));
+  TARN_ASSIGN(config.training, read_training(training_reader));
   TARN_RETURN_IF_ERROR(check_fit(config.model, config.data, where));
   return config;
+}
+
+std::vector<JsonKey> training_keys() {
+  std::vector<JsonKey> keys;
+  const auto add = [&keys](const JsonReader& reader, const std::string& prefix) {
+    for (JsonKey key : reader.keys()) {
+      key.name = prefix + key.name;
+      const auto is_it = [&key](const JsonKey& known) { return known.name == key.name; };
+      if (std::none_of(keys.begin(), keys.end(), is_it)) keys.push_back(std::move(key));
+    }
+  };
+  // What is missing from these objects does not matter: the readers ask for it all the same.
+  const Json nothing = Json::Object{};
+  JsonReader training(nothing, "");
+  static_cast<void>(read_training(training));
+  add(training, "");
+  for (const std::string& kind : kOptimiserNames) {
+    const Json json = Json::Object{{"kind", kind}};
+    JsonReader reader(json, "");
+    static_cast<void>(read_optimiser(reader));
+    add(reader, "optimiser.");
+  }
+  for (const std::string& kind : kScheduleNames) {
+    const Json json = Json::Object{{"kind", kind}};
+    JsonReader reader(json, "");
+    static_cast<void>(read_schedule(reader));
+    add(reader, "schedule.");
+  }
+  return keys;
 }
 
 Json to_json(const TrainConfig& config) {

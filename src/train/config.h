@@ -66,6 +66,8 @@ struct TrainConfig {
 
 /// Reads and validates a config; also checks that model and data fit each other.
 Result<TrainConfig> parse_train_config(const Json& json, const std::string& where);
+/// Every key of "training", those of its objects as "optimiser.kind", as the parser asks for them.
+std::vector<JsonKey> training_keys();
 /// The document that parses to the same config.
 Json to_json(const TrainConfig& config);
 

@@ -120,5 +120,36 @@ TEST(Schedule, WarmsUpThenFollowsItsShape) {
   EXPECT_NEAR(schedule_factor(config, 104, 104), 0.2, 1e-15);
 }
 
+std::string plain(const Json& value) {
+  return value.as_string() != nullptr ? *value.as_string() : value.dump();
+}
+
+/// How a row of docs/training.md begins: key, what it takes, default.
+std::string documented_row(const JsonKey& key) {
+  std::string takes;
+  for (const std::string& choice : key.choices) takes += (takes.empty() ? "" : ", ") + choice;
+  if (key.type == "integer" || key.type == "number") {
+    takes = key.type + ", " + plain(key.min) + " to " + plain(key.max);
+  }
+  if (takes.empty()) takes = "object";
+  const std::string fallback = key.required ? "required" : plain(key.fallback);
+  return "| `" + key.name + "` | " + takes + " | " + fallback + " |";
+}
+
+TEST(TrainConfig, EveryKeyOfTrainingIsDocumented) {
+  const std::string text = *read_file(TARN_SOURCE_DIR "/docs/training.md", 1 << 20);
+  const std::vector<JsonKey> keys = training_keys();
+  EXPECT_GT(keys.size(), 20u);
+  for (const JsonKey& key : keys) {
+    // A value of its own kind: the row says what it is.
+    const std::string row = key.type == "value" ? "| `" + key.name + "` |" : documented_row(key);
+    EXPECT_NE(text.find("\n" + row), std::string::npos) << row;
+  }
+  size_t rows = 0;
+  for (size_t at = text.find("\n| `"); at != std::string::npos; at = text.find("\n| `", at + 1))
+    ++rows;
+  EXPECT_EQ(rows, keys.size()) << "docs/training.md has rows of other keys";
+}
+
 }  // namespace
 }  // namespace tarn::train
