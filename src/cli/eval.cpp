@@ -81,6 +81,16 @@ Json to_json(const std::vector<runtime::PositionScore>& ranges, const char* unit
   return rows;
 }
 
+/// The key of the bits, by what a token is.
+const char* bits_unit(model::Modality modality) {
+  switch (modality) {
+    case model::Modality::kBytes: return "bits_per_byte";
+    case model::Modality::kTokens: return "bits_per_token";
+    case model::Modality::kImage: break;
+  }
+  return "bits_per_dim";
+}
+
 Status run(const Options& options, Context& context) {
   TARN_ASSIGN(const auto model, options.model.load());
   TARN_ASSIGN(const data::SequenceDataset dataset, load_data(model->config(), options));
@@ -109,8 +119,7 @@ Status run(const Options& options, Context& context) {
               runtime::evaluate(model, sequences, evaluation, &pool));
   context.console.end_progress();
 
-  const bool is_text = model->config().modality == model::Modality::kBytes;
-  const char* unit = is_text ? "bits_per_byte" : "bits_per_dim";
+  const char* unit = bits_unit(model->config().modality);
   Json json;
   json.set(unit, result.bits_per_dim);
   if (result.accuracy) json.set("accuracy", *result.accuracy);
@@ -145,9 +154,9 @@ Status run(const Options& options, Context& context) {
 
 void add_eval(Command& program, Selection& selection) {
   auto options = std::make_shared<Options>();
-  Command command =
-      program.add(selection, "eval", "Bits per dimension (or byte) and accuracy of a model on data",
-                  [options](Context& context) { return run(*options, context); });
+  Command command = program.add(selection, "eval",
+                                "Bits per dimension (byte, token) and accuracy of a model on data",
+                                [options](Context& context) { return run(*options, context); });
   options->model.add_to(command);
   command.required_text(
       "--data", options->data, "PATH",

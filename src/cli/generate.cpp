@@ -74,10 +74,11 @@ Status deliver(const model::ModelConfig& config, const Options& options,
   Json::Array array;
   for (const auto& tokens : sequences) {
     const std::string text = is_text ? text_of(tokens) : tokens_text(tokens);
-    all += text + "\n";
+    if (!all.empty()) all += "\n";
+    all += text;
     array.push_back(is_text ? Json(text) : Json(Json::Array(tokens.begin(), tokens.end())));
   }
-  if (!options.out.empty()) return write_file_atomic(options.out, all);
+  if (!options.out.empty()) return write_file_atomic(options.out, all + "\n");
   context.console.text(all);
   json.set(is_text ? "texts" : "tokens", std::move(array));
   return {};
@@ -112,7 +113,7 @@ void print_figures(const runtime::GenerateResult& result, const Options& options
         fmt::format("{:.3f}", static_cast<double>(options.count) / seconds)},
        {"tokens/s", fmt::format("{:.0f}", static_cast<double>(result.generated_tokens) / seconds)},
        {"ms per token, first / last",
-        fmt::format("{:.4f} / {:.4f}", result.ms_per_token_first, result.ms_per_token_last)},
+        ms_text(result.ms_per_token_first) + " / " + ms_text(result.ms_per_token_last)},
        {"state per sequence", bytes_text(result.state_bytes_per_sequence)},
        {"peak memory", bytes_text(runtime::peak_resident_bytes())},
        {"threads", std::to_string(options.model.threads)},
@@ -123,6 +124,9 @@ void print_figures(const runtime::GenerateResult& result, const Options& options
 Status run(Options& options, Context& context) {
   TARN_ASSIGN(const auto model, options.model.load());
   const model::ModelConfig& config = model->config();
+  if (options.length == 0 && config.max_tokens == 0) {
+    return invalid_argument("is missing: the model has no max_tokens that it could be", "--length");
+  }
   runtime::GenerateOptions generation;
   TARN_ASSIGN(generation.prompts, options.prompt.read(config));
   const auto prompts = static_cast<int64_t>(generation.prompts.size());

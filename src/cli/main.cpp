@@ -6,9 +6,11 @@
 #include <algorithm>
 #include <atomic>
 #include <csignal>
+#include <cstdio>
 #include <cstring>
 #include <new>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/log.h"
@@ -41,6 +43,21 @@ void fill_standard_descriptors() {
     if (fcntl(fd, F_GETFD) >= 0) continue;
     if (open("/dev/null", fd == STDERR_FILENO ? O_WRONLY : O_RDONLY) < 0) return;
   }
+}
+
+bool json_errors = false;
+
+/// Ends the program when memory is exhausted, wherever that is: kernels and threads cannot throw.
+/// Allocates nothing.
+[[noreturn]] void on_memory_exhausted() {
+  std::fflush(stdout);
+  constexpr std::string_view kSentence = "tarn: not enough memory\n";
+  constexpr std::string_view kJson =
+      "{\"error\":{\"code\":\"resource\",\"message\":\"not enough memory\",\"where\":\"\"}}\n";
+  // With nothing left to say it, the exit status alone remains.
+  if (write(STDERR_FILENO, kSentence.data(), kSentence.size()) < 0) _exit(1);
+  if (json_errors && write(STDOUT_FILENO, kJson.data(), kJson.size()) < 0) _exit(1);
+  _exit(1);
 }
 
 /// The one place where kinds of failure become exit statuses: 1 failed, 2 bad usage or input.
@@ -77,8 +94,6 @@ const Error kStdoutFailed{ErrorCode::kIo, "cannot write the output", "stdout"};
 Status attempt(const Selection& selection, Context& context) {
   try {
     return selection.action(context);
-  } catch (const std::bad_alloc&) {
-    return Error{ErrorCode::kIo, "out of memory", {}};
   } catch (const std::exception& exception) {
     return Error{ErrorCode::kIo, exception.what(), {}};
   }
@@ -124,6 +139,7 @@ int run(int argc, char** argv) {
     if (level >= LogLevel::kWarning) Console(false).sentence(std::string(message));
   });
   install_signal_handlers();
+  std::set_new_handler(on_memory_exhausted);
   flush_denormals();
   CLI::App app{"Linear-attention transformers: train in parallel, run as an RNN.", "tarn"};
   app.set_version_flag("--version", TARN_VERSION);
@@ -133,6 +149,7 @@ int run(int argc, char** argv) {
   add_commands(Command(&app), selection);
   if (const int status = parse(app, argc, argv); status >= 0) return status;
 
+  json_errors = selection.json;
   Console console(selection.json);
   Context context{console, cancel_requested, {}};
   const Status status = attempt(selection, context);
@@ -156,8 +173,6 @@ int run(int argc, char** argv) {
 int main(int argc, char** argv) {
   try {
     return tarn::cli::run(argc, argv);
-  } catch (const std::bad_alloc&) {
-    tarn::cli::Console(false).error({tarn::ErrorCode::kResource, "out of memory", {}});
   } catch (const std::exception& exception) {
     tarn::cli::Console(false).error({tarn::ErrorCode::kIo, exception.what(), {}});
   }

@@ -93,6 +93,11 @@ Result<SequenceDataset> load(const DataSpec& spec, const std::string& directory,
   if (directory.empty() && !is_generated(spec.kind)) {
     return invalid_argument("no folder is given, and this data set is read from one", "--data");
   }
+  if (!directory.empty() && is_generated(spec.kind)) {
+    return invalid_argument("got \"" + directory + "\", but this data is generated from its " +
+                                "config; wanted no folder",
+                            "--data");
+  }
   Result<SequenceDataset> result = [&]() -> Result<SequenceDataset> {
     switch (spec.kind) {
       case DataKind::kMnist: return load_mnist(spec, directory, split);

@@ -13,6 +13,7 @@
 #include <cstdlib>
 #include <exception>
 #include <memory>
+#include <new>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -48,6 +49,21 @@ void handle_signals() {
   action.sa_flags = static_cast<int>(SA_RESETHAND);
   sigaction(SIGINT, &action, nullptr);
   sigaction(SIGTERM, &action, nullptr);
+}
+
+bool json_errors = false;
+
+/// Ends the program when memory is exhausted, wherever that is: kernels and threads cannot throw.
+/// Allocates nothing. What torch allocates comes as an exception instead.
+[[noreturn]] void on_memory_exhausted() {
+  std::fflush(stdout);
+  constexpr std::string_view kSentence = "tarn-train: not enough memory\n";
+  constexpr std::string_view kJson =
+      "{\"error\":{\"code\":\"resource\",\"message\":\"not enough memory\",\"where\":\"\"}}\n";
+  // With nothing left to say it, the exit status alone remains.
+  if (write(STDERR_FILENO, kSentence.data(), kSentence.size()) < 0) _exit(kExitFailed);
+  if (json_errors && write(STDOUT_FILENO, kJson.data(), kJson.size()) < 0) _exit(kExitFailed);
+  _exit(kExitFailed);
 }
 
 /// Starts the program once more with settings that libraries read when they are loaded, before
@@ -176,6 +192,7 @@ Error error_of(const std::exception& exception) {
 /// Runs a subcommand; Ctrl-C has it end early.
 int run(Result<int> (*command)(const Arguments&), const Arguments& arguments) {
   handle_signals();
+  json_errors = arguments.options.json;
   const Result<int> status = [&]() -> Result<int> {
     try {
       return command(arguments);
@@ -235,6 +252,8 @@ int main(int argc, char** argv) {
   // Torch allocates every activation afresh; keeping the pages saves the faults on each of them.
   mallopt(M_MMAP_THRESHOLD, 1 << 30);
   mallopt(M_TRIM_THRESHOLD, -1);  // never
+
+  std::set_new_handler(on_memory_exhausted);
 
   Arguments arguments;
   arguments.options.stop = &stop_signal;

@@ -205,6 +205,9 @@ def every_header_byte(suite, model):
 
 def bad_files(suite, model):
     suite.refuse("no such model", "info", "nowhere", says=["nowhere"])
+    suite.refuse("a state that grows", "check", "long", "--mixer", "retention,softmax_attention",
+                 says=["softmax_attention", "grows"])
+    suite.refuse("nothing to step", "check", "long", "--mixer", "channel_mix", says=["channel_mix"])
     suite.refuse("a file as model", "info", model / "config.json")
     suite.refuse("no such data", "eval", model, "--data", "nowhere", says=["nowhere"])
     suite.refuse("no such split", "eval", model, "--data", suite.source / "data/mnist", "--split",
@@ -269,8 +272,15 @@ def bad_streams(suite, model):
     status("a file over the size limit", "", 1, "init", "image.json", "over",
            before="ulimit -f 1;")
     if suite.sanitized:
-        print("not checked with a sanitizer: threads without memory")
+        print("not checked with a sanitizer: too little memory")
     else:
+        limited = f"ulimit -v {2**19};"  # KiB
+        bench = ["bench", "attention", "--json", "--form", "forward", "--threads", "1", "--mixer"]
+        status("a check larger than the limit", "", 2, *bench, "lstm", "--config",
+               '{"hidden_dim": 30000}', before=limited, tail='"resource"')
+        # The scratch of hashed attention is not foreseen: a kernel's allocation fails.
+        status("scratch larger than the limit", "", 1, *bench, "lsh_attention", "-n", "32768",
+               before=limited, tail="not enough memory")
         status("threads without memory", "", 1, "generate", model, "--threads", "64", "--length",
                "2", "--json", before="ulimit -v 200000;", tail='"error"')
     suite.expect(not list(suite.folder.glob("**/*.tmp-*")), "no temporary file may be left")

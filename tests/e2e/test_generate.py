@@ -48,6 +48,25 @@ def prompts_are_kept(suite, image, text):
     suite.expect((suite.folder / "one.png").stat().st_size > 0, "a completion is written")
 
 
+def text_output(suite, text):
+    """Printed sequences are lines, one after the other, and so is the file that --out writes."""
+    draw = ["generate", text, "--tokens", "65,66", "--length", "2", "-n", "2"]
+    printed = suite.run(*draw).stdout
+    suite.expect(printed == "AB\nAB\n", f"two sequences are printed as {printed!r}")
+    suite.run(*draw, "--out", "drawn.txt")
+    suite.expect((suite.folder / "drawn.txt").read_text() == "AB\nAB\n", "and written likewise")
+
+
+def endless_models(suite):
+    """A model without a longest sequence cannot guess how long its text should be."""
+    document = e2e.config([e2e.LINEAR], modality="bytes", max_tokens=0)
+    document["position"] = {"kind": "none"}
+    suite.write("endless.json", document)
+    suite.json("init", "endless.json", "endless")
+    suite.refuse("no length", "generate", "endless", says=["--length", "max_tokens"])
+    suite.expect(suite.run("generate", "endless", "--length", "3").returncode == 0, "with a length")
+
+
 def published_model(suite):
     """The model that was converted from another program's format; both modes draw the same bytes."""
     folder = suite.source / "models/tiny-rwkv7"
@@ -95,6 +114,8 @@ def main():
     modes_agree(suite, text)
     prompts_are_kept(suite, mnist, text)
     counts_agree(suite, mnist)
+    text_output(suite, text)
+    endless_models(suite)
     levels_are_scaled(suite)
     published_model(suite)
     suite.finish()

@@ -65,6 +65,9 @@ def json_lines(suite):
     freed = "quarantine_size_mb=0:thread_local_quarantine_size_kb=0"
     long = lines(suite, "check long", ["check", "long", "--tokens", "3000"], ASAN_OPTIONS=freed)
     suite.expect(long and all(line["passed"] for line in long), f"check long: {long}")
+    some = lines(suite, "check long of two", ["check", "long", "--tokens", "2000", "--mixer",
+                                              "retention,gru"], ASAN_OPTIONS=freed)
+    suite.expect([line["mixer"] for line in some] == ["retention", "gru"], f"two mixers: {some}")
     bench = lines(suite, "bench attention", [
         "bench", "attention", "-n", "5,33", "--heads", "2", "--key-dim", "3", "--value-dim", "5",
         "--form", "forward,backward,forward_backward,step", "--repeats", "1", "--threads", "1"])
@@ -91,6 +94,46 @@ def errors(suite, image):
         result = suite.run("generate", image, "-n", "-1", flag)
         suite.expect(result.stdout.startswith("{") == wanted,
                      f"usage error with {flag}: stdout {result.stdout!r}")
+
+
+def mechanisms(suite):
+    """tarn mixers NAME: the config keys, an example that a model accepts, the state and its letters."""
+    for name in (mixer["name"] for mixer in document(suite, "mixers", ["mixers"])):
+        one = document(suite, f"mixers {name}", ["mixers", name])
+        keys = {key["key"]: key for key in one["config"]}
+        required = [key for key, what in keys.items() if what["required"] and not what["depends"]]
+        suite.expect(required and set(required) < set(one["example"]), f"{name}: {one['example']}")
+        config = e2e.config([one["example"]], modality="bytes", max_tokens=16,
+                            model_dim=one["example_model_dim"])
+        suite.write("example.json", config)
+        shutil.rmtree(suite.folder / "example", ignore_errors=True)
+        document(suite, f"init of {name}", ["init", "example.json", "example"])
+        states = document(suite, f"info of {name}", ["info", "example"])["layers"][0]["state"]
+        suite.expect(states == one["example_state"], f"{name}: its state is {states}")
+        bare = e2e.config([{"name": name}])
+        suite.write("bare.json", bare)
+        suite.refuse(f"{name} without keys", "init", "bare.json", "bare", says=required)
+        text = suite.run("mixers", name).stdout
+        suite.expect(all(key in text for key in keys), f"{name}: keys are missing in {text}")
+    linear = document(suite, "mixers linear", ["mixers", "linear_attention"])
+    keys = {key["key"]: key for key in linear["config"]}
+    suite.expect(keys["num_heads"] == {"key": "num_heads", "type": "integer", "required": True,
+                                       "min": 1, "max": 4096, "choices": [], "default": None,
+                                       "depends": False}, f"num_heads: {keys['num_heads']}")
+    suite.expect(keys["value_dim"]["default"] is None and keys["value_dim"]["depends"],
+                 f"value_dim is key_dim unless given: {keys['value_dim']}")
+    suite.expect(keys["feature_map"]["choices"][:2] == ["elu_plus_one", "relu"], "its choices")
+    suite.expect(linear["legend"]["K"] == "key_dim", f"legend: {linear['legend']}")
+    suite.refuse("no such mixer", "mixers", "perceptron", says=["perceptron", "linear_attention"])
+
+
+def same_code(suite):
+    """Where chunks are all there is, they are not compared with themselves."""
+    suite.model("cell", [{"name": "lstm", "hidden_dim": 4}], modality="bytes", max_tokens=16)
+    alone = document(suite, "forms of lstm", ["check", "forms", "cell"])
+    suite.expect(alone["chunk_parallel"] is None and alone["passed"], f"lstm: {alone}")
+    text = suite.run("check", "forms", "cell").stdout
+    suite.expect("same code" in text, f"lstm: {text}")
 
 
 def failed_checks(suite, text):
@@ -201,6 +244,8 @@ def main():
     json_lines(suite)
     errors(suite, image)
     failed_checks(suite, text)
+    mechanisms(suite)
+    same_code(suite)
     text_for_people(suite, image)
     trainer(suite)
     interrupt(suite, image)

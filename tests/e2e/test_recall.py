@@ -27,7 +27,7 @@ def evaluation(suite):
     for result in (plain, nested):
         suite.expect(result["count"] == 50 and result["tokens"] == 50 * 14, f"tokens: {result}")
         suite.expect(result["counted_tokens"] == 150, f"three answers a sequence: {result}")
-        suite.expect(0 <= result["accuracy"] <= 1 and result["bits_per_dim"] > 0, f"{result}")
+        suite.expect(0 <= result["accuracy"] <= 1 and result["bits_per_token"] > 0, f"{result}")
     suite.expect(plain["accuracy"] == nested["accuracy"], "a data object is what a config holds")
     mixed = suite.json("eval", "model", "--data", "data.json", "--limit", "50")
     suite.expect(100 < mixed["counted_tokens"] < 150, f"two or three answers: {mixed}")
