@@ -183,9 +183,13 @@ int report(const Error& error, bool json) {
   return failed ? kExitFailed : kExitUsage;
 }
 
-/// An exception as an error. What torch throws goes on with pages of stack frames.
+/// An exception as an error. What torch throws goes on with pages of stack frames; its allocator has no
+/// type of exception of its own.
 Error error_of(const std::exception& exception) {
   const std::string_view text = exception.what();
+  if (text.find("can't allocate memory") != std::string_view::npos) {
+    return {ErrorCode::kResource, "not enough memory", {}};
+  }
   return {ErrorCode::kResource, std::string(text.substr(0, text.find('\n'))), {}};
 }
 

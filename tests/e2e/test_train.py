@@ -90,6 +90,7 @@ def check_bad_input(program, config, folder):
         ["train", config, "--out", out, "--set", "training.batch_size=65"],
         ["train", config, "--out", out, "--set", 'data={"kind":"mnist"}'],
         ["train", config, "--out", out, "--unknown"],
+        ["train", config, "--out", out, "--data", folder],
         ["swim"],
     ]
     for words in cases:
@@ -98,6 +99,22 @@ def check_bad_input(program, config, folder):
         assert len(result.stderr.strip().splitlines()) == 1, (words, result.stderr)
     assert not os.path.exists(os.path.join(out, "checkpoint"))
     print(f"{len(cases)} bad inputs: exit code 2 and one sentence each")
+
+
+def check_memory(program, config, folder):
+    """An allocation that fails ends the program with one sentence."""
+    with open(program, "rb") as file:
+        if b"__asan_init" in file.read():  # reserves terabytes of addresses
+            return
+    wide = ["--set", "model.model_dim=4096", "--set", "model.layers[0].mlp.hidden_dim=65536"]
+    result = subprocess.run(
+        ["bash", "-c", 'ulimit -v 3000000; exec "$@"', "bash", program, "train", config, "--out",
+         os.path.join(folder, "wide"), "--threads", "1", "--json", *wide],
+        capture_output=True, text=True, check=False)
+    error = json.loads(result.stdout.splitlines()[-1])["error"]
+    assert result.returncode == 1, (result.returncode, result.stderr)
+    assert error["code"] == "resource" and error["message"] == "not enough memory", error
+    assert result.stderr.splitlines()[-1] == "tarn-train: not enough memory", result.stderr
 
 
 def check_profiles(program, config):
@@ -171,6 +188,7 @@ def main():
         check_kills(program, config, folder, signal.SIGKILL, wanted)
         check_kills(program, config, folder, signal.SIGINT, wanted)
         check_bad_input(program, config, folder)
+        check_memory(program, config, folder)
         check_profiles(program, config)
         check_ends(program, config)
         check_help(program)

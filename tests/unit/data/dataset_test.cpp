@@ -178,6 +178,17 @@ TEST_F(DataTest, CopySequencesRepeatTheirSymbolsAndCountOnlyTheCopy) {
   EXPECT_FALSE(std::equal(first, first + 19, second));
 }
 
+TEST(Generated, AFolderIsRefused) {
+  for (const DataKind kind : {DataKind::kCopy, DataKind::kRecall}) {
+    DataSpec spec;
+    spec.kind = kind;
+    const auto result = load(spec, "some/folder", Split::kTrain);
+    ASSERT_FALSE(result.ok());
+    EXPECT_EQ(result.error().where, "--data");
+    EXPECT_NE(result.error().message.find("some/folder"), std::string::npos);
+  }
+}
+
 DataSpec recall_spec() {
   DataSpec spec;
   spec.kind = DataKind::kRecall;
