@@ -46,11 +46,10 @@ void Reporter::event(const Json& json) {
   }
 }
 
-void Reporter::progress(int64_t update, int64_t updates, double bits, double tokens_per_second,
-                        double seconds_left) {
-  const std::string state =
-      fmt::format("{}/{}  {:.4f} bits/dim  {:.1f}k tokens/s  ETA {}", update, updates, bits,
-                  tokens_per_second / 1000.0, duration(seconds_left));
+void Reporter::progress(int64_t update, int64_t updates, const std::string& bits,
+                        double tokens_per_second, double seconds_left) {
+  const std::string state = fmt::format("{}/{}  {}  {:.1f}k tokens/s  ETA {}", update, updates,
+                                        bits, tokens_per_second / 1000.0, duration(seconds_left));
   if (is_terminal_) {
     constexpr int64_t kWidth = 24;
     const auto filled = static_cast<size_t>(kWidth * update / std::max<int64_t>(1, updates));

@@ -21,8 +21,8 @@ class Reporter {
 
   /// Appends one line to the log (and stdout).
   void event(const Json& json);
-  /// The state of training: updates done of `updates`, bits per token, rates.
-  void progress(int64_t update, int64_t updates, double bits, double tokens_per_second,
+  /// The state of training: updates done of `updates`, bits with their unit, rates.
+  void progress(int64_t update, int64_t updates, const std::string& bits, double tokens_per_second,
                 double seconds_left);
   /// A line of its own for people.
   void note(const std::string& text);

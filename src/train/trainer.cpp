@@ -35,6 +35,14 @@ struct Window {
   }
 };
 
+/// "1.2345 bits/dim", by what a token is. The log has one key for all.
+std::string bits_text(model::Modality modality, double bits) {
+  const char* token = modality == model::Modality::kImage   ? "dim"
+                      : modality == model::Modality::kBytes ? "byte"
+                                                            : "token";
+  return fmt::format("{:.4f} bits/{}", bits, token);
+}
+
 class Trainer {
  public:
   Trainer(const TrainConfig& config, const TrainOptions& options, ThreadPool* pool,
@@ -161,7 +169,8 @@ void Trainer::log_window() {
                         schedule_factor(training.schedule, progress_.update - 1, training.updates)},
                    {"tokens_per_second", std::round(rate)},
                    {"seconds", std::round(seconds() * 10.0) / 10.0}});
-  reporter_->progress(progress_.update, training.updates, window_.bits(), rate,
+  reporter_->progress(progress_.update, training.updates,
+                      bits_text(config_.model.modality, window_.bits()), rate,
                       per_update * static_cast<double>(training.updates - progress_.update));
   window_ = Window();
 }
@@ -190,8 +199,8 @@ void Trainer::evaluate() {
                                 {"sequences", limit},
                                 {"bits_per_dim", result_.valid_bits},
                                 {"evaluate_seconds", std::round(seconds_since(start) * 10) / 10}});
-  reporter_->note(fmt::format("update {}: valid {:.4f} bits/dim over {} sequences",
-                              progress_.update, result_.valid_bits, limit));
+  reporter_->note(fmt::format("update {}: valid {} over {} sequences", progress_.update,
+                              bits_text(config_.model.modality, result_.valid_bits), limit));
   window_.start += Clock::now() - start;
 }
 
