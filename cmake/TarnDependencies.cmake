@@ -9,6 +9,7 @@ find_package(CLI11 REQUIRED)
 find_package(Boost 1.81 REQUIRED CONFIG)
 pkg_check_modules(hwy REQUIRED IMPORTED_TARGET libhwy)
 pkg_check_modules(xxhash REQUIRED IMPORTED_TARGET libxxhash)
+pkg_check_modules(sqlite REQUIRED IMPORTED_TARGET sqlite3)
 # Not find_package(dnnl): Debian's package file asks for OpenCL, which its CPU library never uses.
 find_path(DNNL_INCLUDE_DIR oneapi/dnnl/dnnl.hpp REQUIRED)
 find_library(DNNL_LIBRARY dnnl REQUIRED)

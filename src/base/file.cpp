@@ -73,10 +73,18 @@ struct Inflater {
 }  // namespace
 
 Result<InputFile> InputFile::open(const std::string& path, bool follow_links) {
+  return open_at(AT_FDCWD, path, follow_links);
+}
+
+Result<InputFile> InputFile::open_at(int folder, const std::string& name) {
+  return open_at(folder, name, false);
+}
+
+Result<InputFile> InputFile::open_at(int folder, const std::string& path, bool follow_links) {
   InputFile file;
   // O_NONBLOCK: opening a named pipe must not wait for a writer; regular files ignore it.
   const int flags = O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY | (follow_links ? 0 : O_NOFOLLOW);
-  file.fd_ = ::open(path.c_str(), flags);
+  file.fd_ = ::openat(folder, path.c_str(), flags);
   if (file.fd_ < 0) {
     if (errno == ENOENT || errno == ENOTDIR) {
       return Error{ErrorCode::kNotFound, "no such file", path};

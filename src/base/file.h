@@ -15,6 +15,8 @@ namespace tarn {
 class InputFile {
  public:
   static Result<InputFile> open(const std::string& path, bool follow_links = true);
+  /// The file `name` in an open folder; never follows a link.
+  static Result<InputFile> open_at(int folder, const std::string& name);
   InputFile(InputFile&& other) noexcept;
   InputFile& operator=(InputFile&& other) noexcept;
   ~InputFile();
@@ -26,6 +28,7 @@ class InputFile {
 
  private:
   InputFile() = default;
+  static Result<InputFile> open_at(int folder, const std::string& path, bool follow_links);
   int fd_ = -1;
   int64_t size_ = 0;
   std::string path_;

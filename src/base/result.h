@@ -17,6 +17,8 @@ enum class ErrorCode {
   kResource,         ///< a limit of memory or size would be passed
   kIo,               ///< the operating system refused a read or a write
   kCancelled,        ///< stopped on request
+  kConflict,         ///< somebody else changed it, or holds it
+  kReadOnly,         ///< writes were stopped, after a failure or by choice
 };
 
 /// Name of a code as printed in JSON errors, e.g. "invalid_argument".

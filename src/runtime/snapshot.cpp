@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "base/check.h"
-#include "base/checksum.h"
 #include "base/dtype.h"
 #include "base/file.h"
 #include "runtime/snapshot_format.h"
@@ -17,17 +16,6 @@ namespace tarn::runtime {
 namespace {
 
 using namespace snapshot_format;  // NOLINT: its constants, in this file alone
-
-template <class T>
-void put(std::string* out, T value) {
-  static_assert(std::is_arithmetic_v<T>);
-  out->append(reinterpret_cast<const char*>(&value), sizeof(T));
-}
-
-template <class T>
-void put_at(std::string* out, size_t offset, T value) {
-  std::memcpy(out->data() + offset, &value, sizeof(T));
-}
 
 /// Whether the parsed snapshot is one of `model`.
 Status check_model(const ParsedSnapshot& parsed, const model::Model& model,
@@ -120,14 +108,10 @@ struct SessionAccess {
 };
 
 std::string encode_snapshot(const Session& session, const SamplerOptions& sampler) {
-  std::string out;
+  std::string out = begin_frame(kSnapshot);
   const SequenceState& state = session.state();
   const auto tokens = session.tokens();
   out.reserve(static_cast<size_t>(state.used_bytes()) + 4 * tokens.size() + (size_t{1} << 16));
-  out.append(kMagic);
-  put(&out, kVersion);
-  put(&out, kEndianMarker);
-  out.resize(kPreambleBytes, '\0');  // lengths and checksums follow when they are known
 
   put(&out, session.model().fingerprint());
   put(&out, session.position());
@@ -160,7 +144,6 @@ std::string encode_snapshot(const Session& session, const SamplerOptions& sample
     for (const int64_t extent : spec.shape) put(&out, extent);
     out.append(spec.name);
   }
-  const size_t header_bytes = out.size() - kPreambleBytes;
   const size_t payload_start = out.size();
   out.append(reinterpret_cast<const char*>(output.data()), output.size_bytes());
   out.append(reinterpret_cast<const char*>(tokens.data()), tokens.size_bytes());
@@ -168,12 +151,7 @@ std::string encode_snapshot(const Session& session, const SamplerOptions& sample
     out.append(reinterpret_cast<const char*>(state.data(i)),
                static_cast<size_t>(state.used_elements(i)) * sizeof(float));
   }
-  const size_t payload_bytes = out.size() - payload_start;
-  put_at(&out, 16, uint64_t{header_bytes});
-  put_at(&out, 24, uint64_t{payload_bytes});
-  put_at(&out, kPayloadHashOffset,
-         xxh3_64(out.data() + payload_start, static_cast<int64_t>(payload_bytes)));
-  put_at(&out, kHeaderHashOffset, header_hash(out, header_bytes));
+  finish_frame(&out, payload_start);
   return out;
 }
 

@@ -1,103 +1,16 @@
 #include "runtime/snapshot_format.h"
 
-#include <array>
-#include <cstdio>
-#include <cstring>
 #include <optional>
-#include <type_traits>
 
 #include "base/checked.h"
-#include "base/checksum.h"
 #include "base/dtype.h"
 
 namespace tarn::runtime::snapshot_format {
 
 namespace {
 
-/// Takes fields off the front; a read past the end gives zeros and is remembered.
-class Reader {
- public:
-  explicit Reader(std::string_view bytes) : rest_(bytes) {}
-  template <class T>
-  T take() {
-    static_assert(std::is_arithmetic_v<T>);
-    T value{};
-    const std::string_view piece = bytes(sizeof(T));
-    if (piece.size() == sizeof(T)) std::memcpy(&value, piece.data(), sizeof(T));
-    return value;
-  }
-  std::string_view bytes(uint64_t count) {
-    if (count > rest_.size()) {
-      overrun_ = true;
-      rest_ = {};
-      return {};
-    }
-    const std::string_view piece = rest_.substr(0, count);
-    rest_.remove_prefix(count);
-    return piece;
-  }
-  bool overrun() const { return overrun_; }
-  bool at_end() const { return !overrun_ && rest_.empty(); }
-
- private:
-  std::string_view rest_;
-  bool overrun_ = false;
-};
-
-struct Sections {
-  std::string_view header;
-  std::string_view payload;
-};
-
-/// Checks preamble, sizes and checksums.
-Result<Sections> split(std::string_view bytes, const std::string& where) {
-  if (bytes.size() < kPreambleBytes) {
-    return corrupt("has " + std::to_string(bytes.size()) + " bytes, a snapshot has at least " +
-                       std::to_string(kPreambleBytes),
-                   where);
-  }
-  Reader reader(bytes);
-  if (reader.bytes(kMagic.size()) != kMagic) {
-    return corrupt("is no snapshot: it does not start with \"TARNSNAP\"", where);
-  }
-  const auto version = reader.take<uint32_t>();
-  const auto marker = reader.take<uint32_t>();
-  if (marker == kOtherEndianMarker) {
-    return Error{ErrorCode::kUnsupported, "comes from a machine with the other byte order", where};
-  }
-  if (marker != kEndianMarker) {
-    return corrupt("has byte-order mark " + hex(marker) + ", wanted " + hex(kEndianMarker), where);
-  }
-  if (version != kVersion) {
-    return Error{ErrorCode::kUnsupported,
-                 "has format version " + std::to_string(version) + ", this build reads " +
-                     std::to_string(kVersion),
-                 where};
-  }
-  const auto header_bytes = reader.take<uint64_t>();
-  const auto payload_bytes = reader.take<uint64_t>();
-  const auto payload_hash = reader.take<uint64_t>();
-  const auto stored_header_hash = reader.take<uint64_t>();
-  std::optional<uint64_t> wanted = checked_add(header_bytes, payload_bytes);
-  if (wanted) wanted = checked_add(*wanted, uint64_t{kPreambleBytes});
-  if (!wanted || *wanted != bytes.size()) {
-    return corrupt("has " + std::to_string(bytes.size()) + " bytes, its header says " +
-                       (wanted ? std::to_string(*wanted) : std::string("more than 2^64")),
-                   where);
-  }
-  if (header_hash(bytes, header_bytes) != stored_header_hash) {
-    return corrupt("has a damaged header: its checksum does not match", where);
-  }
-  Sections sections{bytes.substr(kPreambleBytes, header_bytes),
-                    bytes.substr(kPreambleBytes + header_bytes)};
-  if (xxh3_64(sections.payload.data(), static_cast<int64_t>(payload_bytes)) != payload_hash) {
-    return corrupt("has a damaged payload: its checksum does not match", where);
-  }
-  return sections;
-}
-
 /// Reads one row of the tensor table.
-Status parse_tensor(Reader& reader, size_t index, const std::string& where,
+Status parse_tensor(ByteReader& reader, size_t index, const std::string& where,
                     SnapshotInfo::Tensor* tensor) {
   tensor->layer = reader.take<uint32_t>();
   const auto dtype = reader.take<uint8_t>();
@@ -165,7 +78,7 @@ Status check_counts(const ParsedSnapshot& parsed, const std::string& where) {
 }
 
 Status parse_header(std::string_view header, const std::string& where, ParsedSnapshot* parsed) {
-  Reader reader(header);
+  ByteReader reader(header);
   SnapshotInfo& info = parsed->info;
   info.model_fingerprint = reader.take<uint64_t>();
   info.position = reader.take<int64_t>();
@@ -213,25 +126,12 @@ Status parse_header(std::string_view header, const std::string& where, ParsedSna
 
 }  // namespace
 
-uint64_t header_hash(std::string_view bytes, size_t header_bytes) {
-  Xxh3 hash;
-  hash.update(bytes.data(), kHeaderHashOffset);
-  hash.update(bytes.data() + kPreambleBytes, static_cast<int64_t>(header_bytes));
-  return hash.digest();
-}
-
-std::string hex(uint64_t value) {
-  std::array<char, 17> text{};
-  std::snprintf(text.data(), text.size(), "%016llx", static_cast<unsigned long long>(value));
-  return text.data();
-}
-
 Result<ParsedSnapshot> parse_snapshot(std::string_view bytes, const std::string& where) {
-  TARN_ASSIGN(const Sections sections, split(bytes, where));
+  TARN_ASSIGN(const Frame sections, open_frame(bytes, kSnapshot, where));
   ParsedSnapshot parsed;
   TARN_RETURN_IF_ERROR(parse_header(sections.header, where, &parsed));
   SnapshotInfo& info = parsed.info;
-  Reader reader(sections.payload);
+  ByteReader reader(sections.payload);
   parsed.output = reader.bytes(uint64_t{parsed.output_values} * sizeof(float));
   parsed.tokens = reader.bytes(static_cast<uint64_t>(info.tokens_kept) * sizeof(int32_t));
   for (const SnapshotInfo::Tensor& tensor : info.tensors) {
@@ -241,7 +141,7 @@ Result<ParsedSnapshot> parse_snapshot(std::string_view bytes, const std::string&
   if (!reader.at_end()) {
     return corrupt("has a payload whose length does not fit its header", where);
   }
-  info.version = kVersion;
+  info.version = kSnapshot.version;
   info.file_bytes = static_cast<int64_t>(bytes.size());
   return parsed;
 }

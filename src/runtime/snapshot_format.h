@@ -6,30 +6,19 @@
 #include <string_view>
 #include <vector>
 
+#include "base/frame.h"
 #include "base/result.h"
 #include "runtime/snapshot.h"
 
 namespace tarn::runtime::snapshot_format {
 
 // The layout is specified in docs/formats/snapshot.md; offsets here are those of its tables.
-inline constexpr std::string_view kMagic = "TARNSNAP";
-inline constexpr uint32_t kVersion = 1;
-inline constexpr uint32_t kEndianMarker = 0x01020304;
-inline constexpr uint32_t kOtherEndianMarker = 0x04030201;
-inline constexpr size_t kPreambleBytes = 48;
-inline constexpr size_t kPayloadHashOffset = 32;
-inline constexpr size_t kHeaderHashOffset = 40;
+inline constexpr FrameKind kSnapshot{"TARNSNAP", 1, "snapshot"};
 inline constexpr uint8_t kFlagKeepTokens = 1;
 inline constexpr uint8_t kFlagGreedy = 2;
 inline constexpr uint8_t kTensorPerToken = 1;
 inline constexpr size_t kMaxRank = 8;
 inline constexpr size_t kPendingBytes = 3;
-
-/// XXH3-64 of the preamble before the hash itself and of the header.
-uint64_t header_hash(std::string_view bytes, size_t header_bytes);
-
-/// 16 hexadecimal digits.
-std::string hex(uint64_t value);
 
 /// A checked snapshot; views point into its bytes.
 struct ParsedSnapshot {

@@ -30,6 +30,7 @@ FENCES = {
     r"png\.h": r"src/report/",
     r"zlib\.h": r"src/base/",
     r"xxhash\.h": r"src/base/",
+    r"sqlite3\.h": r"src/serve/storage/sqlite\.cpp$",
     r"CLI/": r"src/(cli|train)/",
     r"spdlog/": r"src/(cli|train)/",
     r"iostream": r"$^",

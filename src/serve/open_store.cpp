@@ -1,0 +1,35 @@
+#include "serve/session_store.h"
+#include "serve/store.h"
+
+namespace tarn::serve {
+
+Result<std::unique_ptr<Objects>> open_objects(const std::string& url, const StoreOptions& options) {
+  const size_t colon = url.find(':');
+  const std::string scheme = url.substr(0, colon);
+  const std::string rest = colon == std::string::npos ? std::string() : url.substr(colon + 1);
+  if (colon != std::string::npos) {
+    if (scheme == "memory" && rest.empty()) return open_memory_objects();
+    if (scheme == "dir") return open_directory_objects(rest, options);
+    if (scheme == "sqlite") return open_sqlite_objects(rest, options);
+  }
+  // Not the URL itself: it may hold a password.
+  return invalid_argument(
+      "wanted memory:, dir:/path, sqlite:/path/file.db, postgresql://… or redis://…", "store");
+}
+
+const char* durability_name(Durability durability) {
+  switch (durability) {
+    case Durability::kMemory: return "memory";
+    case Durability::kProcess: return "process";
+    case Durability::kPower: return "power";
+  }
+  return "memory";
+}
+
+Result<std::unique_ptr<SessionStore>> open_store(const std::string& url,
+                                                 const StoreOptions& options) {
+  TARN_ASSIGN(std::unique_ptr<Objects> objects, open_objects(url, options));
+  return make_session_store(std::move(objects), options);
+}
+
+}  // namespace tarn::serve
