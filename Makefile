@@ -13,8 +13,8 @@ SOURCES = git ls-files -z -- 'src/*.h' 'src/*.cpp' 'tests/*.h' 'tests/*.cpp' 'be
 CLANG_FORMAT := $(firstword $(shell command -v clang-format-14 clang-format) clang-format)
 CLANG_TIDY := $(firstword $(shell command -v clang-tidy-14 clang-tidy) clang-tidy)
 
-.PHONY: help setup build demo test test-debug test-asan test-tsan test-clang test-slow fuzz \
-        fuzz-smoke bench bench-peers bench-compare lint format format-check clean
+.PHONY: help setup build demo test test-debug test-asan test-tsan test-clang test-slow kill-test \
+        fuzz fuzz-smoke bench bench-peers bench-compare lint format format-check clean
 
 help:  ## this list
 	@sed -nE 's/^([a-z -]+):.*## (.*)/  make \1\t\2/p' Makefile | expand -t 52
@@ -39,6 +39,9 @@ test-debug test-asan test-tsan test-clang: test-%:  ## the fast tests of another
 	cmake --preset $* $(if $(filter debug,$*),$(TRAIN_FLAG))
 	cmake --build --preset $*
 	@./scripts/run_tests.py $* --label fast --jobs $(JOBS)
+
+kill-test: build  ## kill a process that saves sessions 500 times per store and count what is lost
+	python3 tests/e2e/test_kill_slow.py --source . --build build/release
 
 fuzz:  ## fuzz every target of tests/fuzz, FUZZ_SECONDS each (default 600)
 	cmake --preset fuzz
