@@ -10,6 +10,8 @@ find_package(Boost 1.81 REQUIRED CONFIG)
 pkg_check_modules(hwy REQUIRED IMPORTED_TARGET libhwy)
 pkg_check_modules(xxhash REQUIRED IMPORTED_TARGET libxxhash)
 pkg_check_modules(sqlite REQUIRED IMPORTED_TARGET sqlite3)
+pkg_check_modules(libpq REQUIRED IMPORTED_TARGET libpq)
+pkg_check_modules(hiredis REQUIRED IMPORTED_TARGET hiredis)
 # Not find_package(dnnl): Debian's package file asks for OpenCL, which its CPU library never uses.
 find_path(DNNL_INCLUDE_DIR oneapi/dnnl/dnnl.hpp REQUIRED)
 find_library(DNNL_LIBRARY dnnl REQUIRED)

@@ -11,6 +11,8 @@ Result<std::unique_ptr<Objects>> open_objects(const std::string& url, const Stor
     if (scheme == "memory" && rest.empty()) return open_memory_objects();
     if (scheme == "dir") return open_directory_objects(rest, options);
     if (scheme == "sqlite") return open_sqlite_objects(rest, options);
+    if (scheme == "postgresql" || scheme == "postgres") return open_postgres_objects(url, options);
+    if (scheme == "redis" || scheme == "redis+unix") return open_redis_objects(url, options);
   }
   // Not the URL itself: it may hold a password.
   return invalid_argument(

@@ -31,6 +31,8 @@ FENCES = {
     r"zlib\.h": r"src/base/",
     r"xxhash\.h": r"src/base/",
     r"sqlite3\.h": r"src/serve/storage/sqlite\.cpp$",
+    r"libpq": r"src/serve/storage/postgres\.cpp$",
+    r"hiredis/": r"src/serve/storage/redis\.cpp$",
     r"CLI/": r"src/(cli|train)/",
     r"spdlog/": r"src/(cli|train)/",
     r"iostream": r"$^",

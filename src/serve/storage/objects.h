@@ -39,7 +39,7 @@ class PlanReader {
  public:
   virtual ~PlanReader() = default;
   virtual Result<MaybeValue> get(const std::string& name) = 0;
-  /// The names that start with `prefix`, sorted. Errors: kUnsupported where names cannot be held.
+  /// The names that start with `prefix`, sorted.
   virtual Result<std::vector<std::string>> names(const std::string& prefix) = 0;
 };
 using Planner = std::function<Result<Plan>(PlanReader&)>;
@@ -68,6 +68,12 @@ class Objects {
   /// Whether an earlier writer was killed between the steps of a plan.
   virtual bool left_over() const { return false; }
 };
+
+/// The first name after all that start with `prefix`.
+inline std::string name_after(std::string prefix) {
+  ++prefix.back();
+  return prefix;
+}
 
 /// What open_store() opens its URLs with.
 Result<std::unique_ptr<Objects>> open_objects(const std::string& url, const StoreOptions& options);

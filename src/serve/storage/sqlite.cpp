@@ -9,6 +9,7 @@
 
 #include "base/log.h"
 #include "serve/storage/objects.h"
+#include "serve/storage/pool.h"
 
 namespace tarn::serve {
 namespace {
@@ -30,12 +31,6 @@ constexpr std::array<const char*, kQueryCount> kQueries = {
     "COMMIT",
     "ROLLBACK",
 };
-
-/// The first name after all that start with `prefix`.
-std::string after_prefix(std::string prefix) {
-  ++prefix.back();
-  return prefix;
-}
 
 bool is_full(int code) { return code == ENOSPC || code == EDQUOT || code == EFBIG; }
 
@@ -59,8 +54,8 @@ class Connection {
   Status change(const Change& change);
   Status run(Query query);
 
-  /// Whether the last failure leaves the file's content in doubt.
-  bool stopped() const { return stopped_; }
+  /// False after a failure that leaves the file's content in doubt.
+  bool is_alive() const { return !stopped_; }
 
  private:
   friend class Row;
@@ -199,7 +194,7 @@ Result<MaybeValue> Connection::get(const std::string& name) {
 
 Result<std::vector<NamedValue>> Connection::scan(const std::string& prefix,
                                                  const std::string& after, int limit) {
-  const std::string end = after_prefix(prefix);
+  const std::string end = name_after(prefix);
   Row row(*this, kScan);
   row.text(1, after);
   row.text(2, end);
@@ -212,7 +207,7 @@ Result<std::vector<NamedValue>> Connection::scan(const std::string& prefix,
 }
 
 Result<std::vector<std::string>> Connection::names(const std::string& prefix) {
-  const std::string end = after_prefix(prefix);
+  const std::string end = name_after(prefix);
   Row row(*this, kNames);
   row.text(1, prefix);
   row.text(2, end);
@@ -247,23 +242,23 @@ class SqliteObjects final : public Objects {
       : path_(std::move(path)), options_(options) {}
 
   Status open() {
-    TARN_ASSIGN(std::unique_ptr<Connection> connection, take());
-    give(std::move(connection));
+    TARN_ASSIGN(std::unique_ptr<Connection> connection, pool_.take(path_, options_));
+    pool_.give(std::move(connection));
     return {};
   }
 
   Result<MaybeValue> get(const std::string& name) override {
-    TARN_ASSIGN(std::unique_ptr<Connection> connection, take());
+    TARN_ASSIGN(std::unique_ptr<Connection> connection, pool_.take(path_, options_));
     Result<MaybeValue> value = connection->get(name);
-    give(std::move(connection));
+    pool_.give(std::move(connection));
     return value;
   }
 
   Result<std::vector<NamedValue>> scan(const std::string& prefix, const std::string& after,
                                        int limit) override {
-    TARN_ASSIGN(std::unique_ptr<Connection> connection, take());
+    TARN_ASSIGN(std::unique_ptr<Connection> connection, pool_.take(path_, options_));
     auto rows = connection->scan(prefix, after, limit);
-    give(std::move(connection));
+    pool_.give(std::move(connection));
     return rows;
   }
 
@@ -271,15 +266,15 @@ class SqliteObjects final : public Objects {
     if (const StoreState now = state(); now.read_only) {
       return Error{ErrorCode::kReadOnly, "takes no writes since this failed: " + now.reason, path_};
     }
-    TARN_ASSIGN(std::unique_ptr<Connection> connection, take());
+    TARN_ASSIGN(std::unique_ptr<Connection> connection, pool_.take(path_, options_));
     // Threads queue here in turn: SQLite's own waiting is a sleep.
     const std::lock_guard one_writer(writer_);
     const Status status = transact(*connection, planner);
-    if (connection->stopped()) {
+    if (!connection->is_alive() && !status.ok()) {
       const std::lock_guard lock(mutex_);
-      if (!state_.read_only && !status.ok()) state_ = {true, status.error().to_string()};
+      if (!state_.read_only) state_ = {true, status.error().to_string()};
     }
-    if (!connection->stopped()) give(std::move(connection));
+    pool_.give(std::move(connection));
     return status;
   }
 
@@ -321,30 +316,11 @@ class SqliteObjects final : public Objects {
     return status;
   }
 
-  Result<std::unique_ptr<Connection>> take() {
-    {
-      const std::lock_guard lock(mutex_);
-      if (!idle_.empty()) {
-        std::unique_ptr<Connection> connection = std::move(idle_.back());
-        idle_.pop_back();
-        return connection;
-      }
-    }
-    auto connection = std::make_unique<Connection>();
-    TARN_RETURN_IF_ERROR(connection->open(path_, options_));
-    return connection;
-  }
-
-  void give(std::unique_ptr<Connection> connection) {
-    const std::lock_guard lock(mutex_);
-    idle_.push_back(std::move(connection));
-  }
-
   std::string path_;
   StoreOptions options_;
   std::mutex writer_;
   mutable std::mutex mutex_;
-  std::vector<std::unique_ptr<Connection>> idle_;
+  Pool<Connection> pool_;
   StoreState state_;
 };
 

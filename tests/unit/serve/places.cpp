@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "serve/session_store.h"
+#include "unit/serve/servers.h"
 
 namespace tarn::serve {
 namespace {
@@ -96,6 +97,11 @@ std::unique_ptr<SessionStore> Place::store(const StoreOptions& options) {
 const std::vector<PlaceKind>& place_kinds() {
   static const std::vector<PlaceKind> kinds = {
       {"memory", make_memory}, {"directory", make_directory}, {"sqlite", make_sqlite}};
+  return kinds;
+}
+
+const std::vector<PlaceKind>& server_kinds() {
+  static const std::vector<PlaceKind> kinds = {{"postgres", make_postgres}, {"redis", make_redis}};
   return kinds;
 }
 

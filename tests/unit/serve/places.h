@@ -18,8 +18,8 @@ class Place {
   virtual Result<std::unique_ptr<Objects>> objects(const StoreOptions& options) = 0;
   /// Whether another process can open it, and finds there what was saved before.
   virtual bool outlives_process() const { return true; }
-  /// Whether collect() can look for leftovers.
-  virtual bool can_collect() const { return true; }
+  /// Ends and starts the server behind it, without a farewell; false: there is none.
+  virtual bool restart() { return false; }
   /// What saves must promise under these options.
   virtual Durability durability(const StoreOptions& options) const {
     return options.sync ? Durability::kPower : Durability::kProcess;
@@ -35,6 +35,8 @@ struct PlaceKind {
   std::unique_ptr<Place> (*make)(std::string* why_not);
 };
 const std::vector<PlaceKind>& place_kinds();
+/// Kinds that need a database server, which is started at the first place: slow for one test alone.
+const std::vector<PlaceKind>& server_kinds();
 
 /// A clock that stands still until a test moves it.
 class TestClock {

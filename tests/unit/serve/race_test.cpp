@@ -155,5 +155,39 @@ TEST_P(RaceTest, SharedChunksOutliveTheirWriters) {
   EXPECT_TRUE(objects("n/").empty());
 }
 
+TEST_P(RaceTest, NothingAcknowledgedIsLostWhenTheServerFalls) {
+  options_.sync = true;
+  reopen();
+  std::atomic<bool> done{false};
+  std::atomic<int64_t> acknowledged{save("a", noise(50'000, 1), 0)};
+  std::thread writer([&] {
+    while (!done) {
+      // After an error the writer does not know whether its save arrived: it looks.
+      const auto record = store_->load("a", kModel);
+      if (!record.ok()) continue;
+      const int64_t next = record->seq + 1;
+      const auto saved =
+          store_->save(request("a", noise(50'000, static_cast<uint64_t>(next)), record->seq));
+      if (saved.ok()) acknowledged = saved->seq;
+    }
+  });
+  const auto wait_for_saves = [&] {
+    const int64_t before = acknowledged;
+    for (int i = 0; i < 3000 && acknowledged < before + 3; ++i) usleep(10'000);
+    EXPECT_GE(acknowledged, before + 3) << "no saves arrive";
+  };
+  for (int i = 0; i < 3; ++i) {
+    wait_for_saves();
+    if (!place_->restart()) break;
+  }
+  wait_for_saves();
+  done = true;
+  writer.join();
+  const auto record = store_->load("a", kModel);
+  ASSERT_TRUE(record.ok()) << record.error().to_string();
+  EXPECT_GE(record->seq, acknowledged);
+  EXPECT_EQ(record->payload, noise(50'000, static_cast<uint64_t>(record->seq)));
+}
+
 }  // namespace
 }  // namespace tarn::serve

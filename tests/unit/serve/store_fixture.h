@@ -96,9 +96,12 @@ class StoreTest : public testing::TestWithParam<PlaceKind> {
   std::unique_ptr<Objects> raw_;
 };
 
-#define TARN_FOR_EVERY_STORE(suite)                    \
-  INSTANTIATE_TEST_SUITE_P(                            \
-      Stores, suite, testing::ValuesIn(place_kinds()), \
-      [](const testing::TestParamInfo<PlaceKind>& kind) { return std::string(kind.param.name); })
+inline std::string kind_name(const testing::TestParamInfo<PlaceKind>& kind) {
+  return kind.param.name;
+}
+
+#define TARN_FOR_EVERY_STORE(suite)                                                     \
+  INSTANTIATE_TEST_SUITE_P(Stores, suite, testing::ValuesIn(place_kinds()), kind_name); \
+  INSTANTIATE_TEST_SUITE_P(Servers, suite, testing::ValuesIn(server_kinds()), kind_name)
 
 }  // namespace tarn::serve

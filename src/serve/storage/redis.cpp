@@ -1,0 +1,313 @@
+#include <hiredis/hiredis.h>
+
+#include <algorithm>
+#include <charconv>
+#include <chrono>
+#include <thread>
+
+#include "base/log.h"
+#include "serve/storage/objects.h"
+#include "serve/storage/pool.h"
+
+namespace tarn::serve {
+namespace {
+
+// Writes that met others are run again; each time somebody else has got on.
+constexpr int kMaxAttempts = 200;
+
+// The braces keep all keys in one slot of a cluster, where transactions can reach them together.
+constexpr const char* kPrefix = "{tarn}:";
+constexpr const char* kIndex = "{tarn}:names";  // every name, all of one score: sorted by bytes
+
+// Names and values of a page as one step, so that no name can lose its value in between.
+constexpr const char* kScanScript =
+    "local names = redis.call('ZRANGEBYLEX', KEYS[1], ARGV[1], ARGV[2], 'LIMIT', 0, ARGV[3]) "
+    "local rows = {} "
+    "for i, name in ipairs(names) do "
+    "rows[2 * i - 1] = name; rows[2 * i] = redis.call('GET', ARGV[4] .. name) or '' end "
+    "return rows";
+
+struct FreeReply {
+  void operator()(redisReply* reply) const { freeReplyObject(reply); }
+};
+using Reply = std::unique_ptr<redisReply, FreeReply>;
+using Words = std::vector<std::string>;
+
+std::string key_of(const std::string& name) { return kPrefix + name; }
+std::string text_of(const redisReply& reply) { return {reply.str, reply.len}; }
+
+struct Address {
+  std::string host = "localhost", socket, user, password, database;
+  int port = 6379;
+};
+
+/// redis://[user][:password@]host[:port][/database], or redis+unix:///path/to/socket.
+Result<Address> parse_address(const std::string& url) {
+  const Error malformed = invalid_argument(
+      "wanted redis://host:port/database or redis+unix:///path/to/socket", "store");
+  const size_t start = url.find("://");
+  if (start == std::string::npos) return malformed;
+  Address address;
+  std::string rest = url.substr(start + 3);
+  if (url.starts_with("redis+unix")) {
+    if (rest.empty() || rest[0] != '/') return malformed;
+    address.socket = rest;
+    return address;
+  }
+  if (const size_t at = rest.rfind('@'); at != std::string::npos) {
+    const std::string who = rest.substr(0, at);
+    const size_t colon = who.find(':');
+    address.user = who.substr(0, colon);
+    if (colon != std::string::npos) address.password = who.substr(colon + 1);
+    rest = rest.substr(at + 1);
+  }
+  if (const size_t slash = rest.find('/'); slash != std::string::npos) {
+    address.database = rest.substr(slash + 1);
+    rest = rest.substr(0, slash);
+  }
+  if (const size_t colon = rest.rfind(':'); colon != std::string::npos) {
+    const std::string port = rest.substr(colon + 1);
+    const auto [end, code] = std::from_chars(port.data(), port.data() + port.size(), address.port);
+    if (code != std::errc() || end != port.data() + port.size() || address.port < 1 ||
+        address.port > 65535) {
+      return malformed;
+    }
+    rest = rest.substr(0, colon);
+  }
+  if (!rest.empty()) address.host = rest;
+  return address;
+}
+
+/// One connection. Threads: one at a time.
+class Connection {
+ public:
+  Connection() = default;
+  Connection(const Connection&) = delete;
+  Connection& operator=(const Connection&) = delete;
+  ~Connection() {
+    if (context_ != nullptr) redisFree(context_);
+  }
+
+  Status open(const Address& address, const StoreOptions& options);
+  /// Sends all commands, then reads all replies: one way there and back. An error reply is an
+  /// error, but the replies after it are read, too.
+  Result<std::vector<Reply>> ask(const std::vector<Words>& commands);
+  bool is_alive() const { return context_ != nullptr && context_->err == 0; }
+
+ private:
+  Error broken() const {
+    const std::string why = context_ == nullptr ? "no memory" : context_->errstr;
+    return {ErrorCode::kIo, "the connection to Redis failed: " + why, "store"};
+  }
+  redisContext* context_ = nullptr;
+};
+
+Error refusal(const redisReply& reply) {
+  const std::string message = text_of(reply);
+  ErrorCode code = ErrorCode::kIo;
+  if (message.starts_with("OOM")) code = ErrorCode::kResource;
+  if (message.starts_with("READONLY") || message.starts_with("MISCONF"))
+    code = ErrorCode::kReadOnly;
+  if (message.starts_with("WRONGTYPE")) code = ErrorCode::kCorrupt;
+  return {code, "Redis says: " + message, "store"};
+}
+
+Result<std::vector<Reply>> Connection::ask(const std::vector<Words>& commands) {
+  for (const Words& words : commands) {
+    std::vector<const char*> starts;
+    std::vector<size_t> lengths;
+    for (const std::string& word : words) {
+      starts.push_back(word.data());
+      lengths.push_back(word.size());
+    }
+    const int code = redisAppendCommandArgv(context_, static_cast<int>(words.size()), starts.data(),
+                                            lengths.data());
+    if (code != REDIS_OK) return broken();
+  }
+  std::vector<Reply> replies;
+  const redisReply* refused = nullptr;
+  for (size_t i = 0; i < commands.size(); ++i) {
+    void* raw = nullptr;
+    if (redisGetReply(context_, &raw) != REDIS_OK || raw == nullptr) return broken();
+    replies.emplace_back(static_cast<redisReply*>(raw));
+    if (refused == nullptr && replies.back()->type == REDIS_REPLY_ERROR) {
+      refused = replies.back().get();
+    }
+  }
+  if (refused != nullptr) return refusal(*refused);
+  return replies;
+}
+
+Status Connection::open(const Address& address, const StoreOptions& options) {
+  const timeval patience{5, 0};
+  context_ = address.socket.empty()
+                 ? redisConnectWithTimeout(address.host.c_str(), address.port, patience)
+                 : redisConnectUnixWithTimeout(address.socket.c_str(), patience);
+  if (!is_alive()) return broken();
+  const int64_t wait_ms = std::max<int64_t>(options.busy_timeout_ms, 1);
+  redisSetTimeout(context_, timeval{wait_ms / 1000 + 30, 0});
+  if (address.socket.empty()) redisEnableKeepAlive(context_);
+  std::vector<Words> greeting;
+  if (!address.password.empty()) {
+    greeting.push_back(address.user.empty() ? Words{"AUTH", address.password}
+                                            : Words{"AUTH", address.user, address.password});
+  }
+  if (!address.database.empty()) greeting.push_back({"SELECT", address.database});
+  const auto replies = ask(greeting);
+  if (!replies.ok()) return replies.error();
+  return {};
+}
+
+/// One key per object and a sorted set of their names. A write watches the keys that it reads; when
+/// one of them changed before its transaction, Redis drops the transaction and it runs again.
+class RedisObjects final : public Objects {
+ public:
+  RedisObjects(Address address, const StoreOptions& options)
+      : address_(std::move(address)), options_(options) {}
+
+  Status open() {
+    TARN_ASSIGN(std::unique_ptr<Connection> connection, pool_.take(address_, options_));
+    TARN_RETURN_IF_ERROR(connection->ask({{"PING"}}));
+    const std::string file = setting(*connection, "appendonly");
+    const std::string flush = setting(*connection, "appendfsync");
+    const std::string limit = setting(*connection, "maxmemory");
+    const std::string policy = setting(*connection, "maxmemory-policy");
+    pool_.give(std::move(connection));
+    if (file == "yes") durability_ = flush == "always" ? Durability::kPower : Durability::kProcess;
+    if (limit != "0" && policy != "noeviction") {
+      durability_ = Durability::kMemory;
+      log_message(LogLevel::kWarning,
+                  "Redis may drop sessions when its memory is full: maxmemory-policy is \"" +
+                      policy + "\", wanted noeviction");
+    }
+    return {};
+  }
+
+  Result<MaybeValue> get(const std::string& name) override {
+    TARN_ASSIGN(const std::vector<Reply> replies, read({"GET", key_of(name)}));
+    return value_of(*replies[0]);
+  }
+
+  Result<std::vector<NamedValue>> scan(const std::string& prefix, const std::string& after,
+                                       int limit) override {
+    TARN_ASSIGN(const std::vector<Reply> replies,
+                read({"EVAL", kScanScript, "1", kIndex, "(" + after, "(" + name_after(prefix),
+                      std::to_string(limit), kPrefix}));
+    std::vector<NamedValue> rows;
+    for (size_t i = 0; i + 1 < replies[0]->elements; i += 2) {
+      rows.emplace_back(text_of(*replies[0]->element[i]), text_of(*replies[0]->element[i + 1]));
+    }
+    return rows;
+  }
+
+  Status update(const Planner& planner) override {
+    for (int attempt = 0; attempt < kMaxAttempts; ++attempt) {
+      TARN_ASSIGN(std::unique_ptr<Connection> connection, pool_.take(address_, options_));
+      const Result<Outcome> outcome = transact(*connection, planner);
+      pool_.give(std::move(connection));
+      if (!outcome.ok()) return outcome.error();
+      if (*outcome == Outcome::kDone) return {};
+      std::this_thread::sleep_for(std::chrono::microseconds(100 * std::min(attempt + 1, 50)));
+    }
+    return Error{ErrorCode::kConflict, "others were faster in every attempt to write", "store"};
+  }
+
+  Durability durability() const override { return durability_; }
+
+ private:
+  enum class Outcome { kDone, kAgain };
+
+  class Reader final : public PlanReader {
+   public:
+    explicit Reader(Connection& connection) : connection_(&connection) {}
+    Result<MaybeValue> get(const std::string& name) override {
+      const std::string key = key_of(name);
+      auto replies = connection_->ask({{"WATCH", key}, {"GET", key}});
+      if (!replies.ok()) return replies.error();
+      return value_of(*(*replies)[1]);
+    }
+    Result<std::vector<std::string>> names(const std::string& prefix) override {
+      auto replies = connection_->ask(
+          {{"WATCH", kIndex}, {"ZRANGEBYLEX", kIndex, "[" + prefix, "(" + name_after(prefix)}});
+      if (!replies.ok()) return replies.error();
+      const redisReply& list = *(*replies)[1];
+      std::vector<std::string> names;
+      for (size_t i = 0; i < list.elements; ++i) names.push_back(text_of(*list.element[i]));
+      return names;
+    }
+
+   private:
+    Connection* connection_;
+  };
+
+  static MaybeValue value_of(const redisReply& reply) {
+    return reply.type == REDIS_REPLY_STRING ? MaybeValue(text_of(reply)) : MaybeValue();
+  }
+
+  static void add(const Change& change, std::vector<Words>* commands) {
+    if (change.value) {
+      commands->push_back({"SET", key_of(change.name), *change.value});
+      commands->push_back({"ZADD", kIndex, "0", change.name});
+    } else {
+      commands->push_back({"DEL", key_of(change.name)});
+      commands->push_back({"ZREM", kIndex, change.name});
+    }
+  }
+
+  static Result<Outcome> transact(Connection& connection, const Planner& planner) {
+    Reader reader(connection);
+    const Result<Plan> plan = planner(reader);
+    if (!connection.is_alive()) return Outcome::kAgain;  // nothing was written yet
+    if (!plan.ok() || plan->empty()) {
+      TARN_RETURN_IF_ERROR(connection.ask({{"UNWATCH"}}));
+      return plan.ok() ? Result<Outcome>(Outcome::kDone) : Result<Outcome>(plan.error());
+    }
+    std::vector<Words> commands = {{"MULTI"}};
+    for (const Change& change : plan->before) add(change, &commands);
+    if (plan->commit) add(*plan->commit, &commands);
+    for (const Change& change : plan->after) add(change, &commands);
+    commands.push_back({"EXEC"});
+    TARN_ASSIGN(const std::vector<Reply> replies, connection.ask(commands));
+    const redisReply& done = *replies.back();
+    if (done.type == REDIS_REPLY_NIL) return Outcome::kAgain;
+    for (size_t i = 0; i < done.elements; ++i) {
+      if (done.element[i]->type == REDIS_REPLY_ERROR) return refusal(*done.element[i]);
+    }
+    return Outcome::kDone;
+  }
+
+  /// The value of a setting, empty where the server does not tell.
+  static std::string setting(Connection& connection, const std::string& name) {
+    const auto replies = connection.ask({{"CONFIG", "GET", name}});
+    if (!replies.ok() || (*replies)[0]->elements != 2) return {};
+    return text_of(*(*replies)[0]->element[1]);
+  }
+
+  /// Asks once more when the connection broke: reading twice does no harm.
+  Result<std::vector<Reply>> read(const Words& command) {
+    for (int attempt = 0;; ++attempt) {
+      TARN_ASSIGN(std::unique_ptr<Connection> connection, pool_.take(address_, options_));
+      auto replies = connection->ask({command});
+      const bool lost = !connection->is_alive();
+      pool_.give(std::move(connection));
+      if (replies.ok() || !lost || attempt > 0) return replies;
+    }
+  }
+
+  Address address_;
+  StoreOptions options_;
+  Durability durability_ = Durability::kMemory;
+  Pool<Connection> pool_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<Objects>> open_redis_objects(const std::string& url,
+                                                    const StoreOptions& options) {
+  TARN_ASSIGN(Address address, parse_address(url));
+  auto objects = std::make_unique<RedisObjects>(std::move(address), options);
+  TARN_RETURN_IF_ERROR(objects->open());
+  return std::unique_ptr<Objects>(std::move(objects));
+}
+
+}  // namespace tarn::serve
