@@ -62,7 +62,7 @@ class Connection {
   Status change(const Change& change);
   /// Makes the table unless it is there.
   Status create();
-  bool is_alive() const { return PQstatus(connection_) == CONNECTION_OK; }
+  bool is_alive() const { return !ended_ && PQstatus(connection_) == CONNECTION_OK; }
   /// SQLSTATE of the last failure.
   const std::string& failure() const { return failure_; }
 
@@ -70,6 +70,7 @@ class Connection {
   Error fail(const PGresult* result);
   PGconn* connection_ = nullptr;
   std::string failure_;
+  bool ended_ = false;  // the database said that it is leaving
 };
 
 Error Connection::fail(const PGresult* result) {
@@ -77,6 +78,7 @@ Error Connection::fail(const PGresult* result) {
   const char* primary =
       result == nullptr ? nullptr : PQresultErrorField(result, PG_DIAG_MESSAGE_PRIMARY);
   failure_ = state == nullptr ? "" : state;
+  ended_ = ended_ || failure_.starts_with("57P");
   std::string message = primary != nullptr ? primary : PQerrorMessage(connection_);
   while (!message.empty() && message.back() == '\n') message.pop_back();
   ErrorCode code = ErrorCode::kIo;

@@ -1,6 +1,8 @@
 #include <hiredis/hiredis.h>
+#include <signal.h>  // pthread_sigmask
 
 #include <algorithm>
+#include <cerrno>
 #include <charconv>
 #include <chrono>
 #include <thread>
@@ -35,6 +37,32 @@ using Words = std::vector<std::string>;
 
 std::string key_of(const std::string& name) { return kPrefix + name; }
 std::string text_of(const redisReply& reply) { return {reply.str, reply.len}; }
+
+/// Keeps a write to a closed connection from ending the program: hiredis has no other means.
+class BrokenPipeGuard {
+ public:
+  BrokenPipeGuard() {
+    sigemptyset(&pipe_);
+    sigaddset(&pipe_, SIGPIPE);
+    sigset_t pending;
+    sigpending(&pending);
+    was_pending_ = sigismember(&pending, SIGPIPE) == 1;
+    pthread_sigmask(SIG_BLOCK, &pipe_, &old_);
+  }
+  BrokenPipeGuard(const BrokenPipeGuard&) = delete;
+  BrokenPipeGuard& operator=(const BrokenPipeGuard&) = delete;
+  ~BrokenPipeGuard() {
+    const timespec now{};
+    // Only the signal of our own write is taken away.
+    while (!was_pending_ && sigtimedwait(&pipe_, nullptr, &now) < 0 && errno == EINTR) {
+    }
+    pthread_sigmask(SIG_SETMASK, &old_, nullptr);
+  }
+
+ private:
+  sigset_t pipe_, old_;
+  bool was_pending_ = false;
+};
 
 struct Address {
   std::string host = "localhost", socket, user, password, database;
@@ -113,6 +141,7 @@ Error refusal(const redisReply& reply) {
 }
 
 Result<std::vector<Reply>> Connection::ask(const std::vector<Words>& commands) {
+  const BrokenPipeGuard guard;
   for (const Words& words : commands) {
     std::vector<const char*> starts;
     std::vector<size_t> lengths;

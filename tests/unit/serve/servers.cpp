@@ -105,17 +105,19 @@ class Server {
 
  private:
   pid_t spawn(const std::vector<std::string>& words) const {
+    // Everything is made before the fork: other threads may hold the allocator's locks then.
+    std::vector<char*> arguments;
+    for (const std::string& word : words) arguments.push_back(const_cast<char*>(word.c_str()));
+    arguments.push_back(nullptr);
+    const std::string log_path = log();
     const pid_t child = fork();
     if (child != 0) return child;
     if (user_ != 0 && (setgid(group_) != 0 || setuid(user_) != 0)) _exit(126);
     prctl(PR_SET_PDEATHSIG, end_signal_);  // never outlives the test program
-    const int log_file = open(log().c_str(), O_WRONLY | O_CREAT | O_APPEND, 0600);
+    const int log_file = open(log_path.c_str(), O_WRONLY | O_CREAT | O_APPEND, 0600);
     dup2(log_file, STDOUT_FILENO);
     dup2(log_file, STDERR_FILENO);
     if (chdir(folder_.c_str()) != 0) _exit(126);
-    std::vector<char*> arguments;
-    for (const std::string& word : words) arguments.push_back(const_cast<char*>(word.c_str()));
-    arguments.push_back(nullptr);
     execv(arguments[0], arguments.data());
     _exit(127);
   }
@@ -145,9 +147,10 @@ class Postgres {
   }
 
   void start() {
-    const bool up = server_.start({program_, "-D", data(), "-k", server_.folder(), "-c",
-                                   "listen_addresses=", "-c", "max_connections=50"},
-                                  [this] { return PQping(url().c_str()) == PQPING_OK; });
+    const bool up = server_.start(
+        {program_, "-D", data(), "-k", server_.folder(), "-c", "listen_addresses=", "-c",
+         "max_connections=50", "-c", "recovery_init_sync_method=syncfs"},
+        [this] { return PQping(url().c_str()) == PQPING_OK; });
     if (!up) why_not_ = "postgres does not start, see " + server_.log();
   }
   void restart() {

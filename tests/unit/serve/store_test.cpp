@@ -51,6 +51,18 @@ TEST_P(StoreTest, SaysWhatASaveSurvives) {
   EXPECT_STREQ(durability_name(Durability::kPower), "power");
 }
 
+TEST_P(StoreTest, GoesOnWhenItsServerIsStartedAnew) {
+  options_.sync = true;
+  reopen();
+  EXPECT_EQ(save("a", "one", 0), 1);
+  // The connection that waits for its next use is a dead one then: for a load, and for a save.
+  place_->restart();
+  EXPECT_EQ(load("a"), "one");
+  place_->restart();
+  EXPECT_EQ(save("a", "two", 1), 2);
+  EXPECT_EQ(load("a"), "two");
+}
+
 TEST_P(StoreTest, SavesOnlyOverTheVersionThatTheWriterKnows) {
   EXPECT_EQ(save("a", "one", 0), 1);
   EXPECT_EQ(save("a", "two", 1), 2);
