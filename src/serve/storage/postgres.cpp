@@ -70,7 +70,7 @@ class Connection {
   Error fail(const PGresult* result);
   PGconn* connection_ = nullptr;
   std::string failure_;
-  bool ended_ = false;  // the database said that it is leaving
+  bool ended_ = false;  // the database left, or said that it would
 };
 
 Error Connection::fail(const PGresult* result) {
@@ -78,7 +78,8 @@ Error Connection::fail(const PGresult* result) {
   const char* primary =
       result == nullptr ? nullptr : PQresultErrorField(result, PG_DIAG_MESSAGE_PRIMARY);
   failure_ = state == nullptr ? "" : state;
-  ended_ = ended_ || failure_.starts_with("57P");
+  // Without a state it is not the database that speaks: libpq lost it, and may not say so in its status.
+  ended_ = ended_ || failure_.empty() || failure_.starts_with("57P");
   std::string message = primary != nullptr ? primary : PQerrorMessage(connection_);
   while (!message.empty() && message.back() == '\n') message.pop_back();
   ErrorCode code = ErrorCode::kIo;
