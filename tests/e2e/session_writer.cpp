@@ -1,9 +1,11 @@
-// The victim of test_kill.py: saves sessions for ever, or checks what is left of them.
+// The victim of test_kill.py: saves sessions for ever, or checks what is left of them, or takes the time.
 //   session_writer write STORE SESSION   prints "started SEQ", then "saved SEQ" for each acknowledged
 //                                        save, until it is killed
 //   session_writer check STORE SESSION   prints "found SEQ" if every kept version is whole
+//   session_writer measure STORE SESSION prints saves and loads per second of 264 KiB records
 #include <unistd.h>
 
+#include <chrono>
 #include <cstdio>
 #include <cstring>
 #include <string>
@@ -85,15 +87,49 @@ int check(SessionStore& store, const std::string& id) {
   return 0;
 }
 
+/// Calls per second of `call(i)`, repeated for about two seconds.
+template <class Call>
+double rate(Call call) {
+  using Clock = std::chrono::steady_clock;
+  const auto start = Clock::now();
+  int64_t calls = 0;
+  double seconds = 0;
+  while (seconds < 2) {
+    if (!call(calls++)) _exit(1);
+    seconds = std::chrono::duration<double>(Clock::now() - start).count();
+  }
+  return static_cast<double>(calls) / seconds;
+}
+
+int measure(SessionStore& store, const std::string& id) {
+  std::string payload = payload_of(3).substr(0, 264 << 10);
+  const Result<int64_t> start = newest(store, id);
+  if (!start.ok()) return fail(start.error());
+  const double saves = rate([&](int64_t i) {
+    SaveRequest request;
+    request.id = id;
+    request.expected_seq = *start + i;
+    request.model_fingerprint = kModel;
+    payload[0] = static_cast<char>(i);
+    request.payload = payload;
+    return store.save(request).ok();
+  });
+  const double loads = rate([&](int64_t) { return store.load(id, kModel).ok(); });
+  std::printf("%.0f saves/s, %.0f loads/s of 264 KiB, durability %s\n", saves, loads,
+              durability_name(store.durability()));
+  return 0;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   if (argc != 4) {
-    std::fprintf(stderr, "usage: %s write|check STORE SESSION\n", argv[0]);
+    std::fprintf(stderr, "usage: %s write|check|measure STORE SESSION\n", argv[0]);
     return 2;
   }
   auto store = open_store(argv[2]);
   if (!store.ok()) return fail(store.error());
+  if (std::strcmp(argv[1], "measure") == 0) return measure(**store, argv[3]);
   return std::strcmp(argv[1], "write") == 0 ? write_for_ever(**store, argv[3])
                                             : check(**store, argv[3]);
 }
