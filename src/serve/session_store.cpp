@@ -501,10 +501,10 @@ Result<int64_t> ObjectSessionStore::expire(int64_t now_ms) {
       const int64_t over =
           head->exists() ? head->expires_ms() : head->last_use_ms + options_.tombstone_ms;
       if (over == 0 || over > now_ms) continue;
+      const std::string id = name.substr(2);
       bool removed = false;
-      TARN_RETURN_IF_ERROR(objects_->update([&](PlanReader& reader) {
-        return plan_expiry(reader, name.substr(2), now_ms, &removed);
-      }));
+      TARN_RETURN_IF_ERROR(objects_->update(
+          [&](PlanReader& reader) { return plan_expiry(reader, id, now_ms, &removed); }));
       count += removed ? 1 : 0;
     }
     if (rows.size() < static_cast<size_t>(kScanRows)) return count;
