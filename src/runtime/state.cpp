@@ -22,6 +22,10 @@ int64_t elements_of(const mixers::StateSpec& spec) {
 }  // namespace
 
 Status check_causal(const model::Model& model) {
+  if (model.config().modality == model::Modality::kFrames) {
+    return Error{ErrorCode::kUnsupported,
+                 "the model is over frames; token by token needs one over symbols", "modality"};
+  }
   for (size_t layer = 0; layer < model.state_specs().size(); ++layer) {
     if (!model.state_specs()[layer].empty()) continue;
     return Error{ErrorCode::kUnsupported,

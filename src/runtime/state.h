@@ -12,8 +12,8 @@
 
 namespace tarn::runtime {
 
-/// An error that names the first layer without a state, for such a layer is not causal: a model
-/// that has one cannot work token by token.
+/// An error for models that cannot work token by token: those over frames, and those with a layer
+/// without a state, for such a layer is not causal; the first one is named.
 Status check_causal(const model::Model& model);
 
 /// The state of one sequence over all layers of a model, derived from Model::state_specs() alone.

@@ -43,7 +43,7 @@ model::ModelConfig config_of(const Variant& variant) {
 void expect_gradients(const Decoder& decoder, ParameterBuffers& parameters) {
   const Batch batch = random_batch();
   const double nats = decoder.forward_backward(batch, 1.0, 0.0);
-  EXPECT_EQ(nats, decoder.evaluate(batch));
+  EXPECT_EQ(nats, decoder.evaluate(batch).nats);
   Philox random{5, 5};
   for (const ParameterBuffers::Entry& entry : parameters.entries) {
     // Along a random direction of length 1 in this parameter.
@@ -65,7 +65,7 @@ void expect_gradients(const Decoder& decoder, ParameterBuffers& parameters) {
         const auto at = static_cast<size_t>(i);
         values[i] = static_cast<float>(before[at] + step * direction[at]);
       }
-      const double loss = decoder.evaluate(batch);
+      const double loss = decoder.evaluate(batch).nats;
       std::copy(before.begin(), before.end(), values);
       return loss;
     };
