@@ -88,7 +88,7 @@ TEST(Bidirectional, RefusesWhatCannotBeReadFromBothEnds) {
       {R"({"name": "channel_mix", "hidden_dim": 4})", "has no operator"},
       {R"({"name": "no_such"})", "unknown mixer"},
       {R"({"num_heads": 1})", "must be an object with a string \"name\""},
-      {R"({"name": "linear_attention", "num_heads": 0, "key_dim": 4})", "config.mixer.num_heads"},
+      {R"({"name": "linear_attention", "num_heads": 0, "key_dim": 4})", "mixer.num_heads: must be an integer from 1"},
       {R"({"name": "bidirectional", "mixer": {"name": "lstm", "hidden_dim": 3}})",
        "is not causal"}};
   const MixerDef& def = **find_mixer("bidirectional", "test");

@@ -40,8 +40,8 @@ model::ModelConfig config_of(const Variant& variant) {
 }
 
 /// Compares the gradient of every parameter with finite differences.
-void expect_gradients(const Decoder& decoder, ParameterBuffers& parameters) {
-  const Batch batch = random_batch();
+void expect_gradients(const Decoder& decoder, ParameterBuffers& parameters,
+                      const Batch& batch = random_batch()) {
   const double nats = decoder.forward_backward(batch, 1.0, 0.0);
   EXPECT_EQ(nats, decoder.evaluate(batch).nats);
   Philox random{5, 5};
@@ -125,6 +125,17 @@ TEST(DecoderOfBlocksInTwoLayers, GradientOfEveryParameterMatchesFiniteDifference
     for (int64_t i = 0; i < entry.size; ++i) values[i] += 0.2f * random.next_normal();
   }
   expect_gradients(Decoder(config, parameters, DType::kF32, pool.get()), parameters);
+}
+
+/// Packed sequences of frames, layers that see both sides, the CTC loss.
+TEST(DecoderOverFrames, GradientOfEveryParameterMatchesFiniteDifferences) {
+  for (const std::string position : {"learned", "sinusoidal"}) {
+    const auto config = parse_model(small_frames_text(position));
+    const auto pool = torch_thread_pool(1);
+    ParameterBuffers parameters = create_parameters(config, 21);
+    expect_gradients(Decoder(config, parameters, DType::kF32, pool.get()), parameters,
+                     random_frames(config, {9, 25, 6, 14}));
+  }
 }
 
 TEST_P(DecoderTest, GradientsAddUpAndOutputLimitBoundsThem) {
