@@ -134,7 +134,7 @@ Result<std::vector<Case>> cases_of(const Options& options, const std::atomic<boo
                    .seed = static_cast<uint64_t>(options.seed),
                    .cancel = cancel};
       const Status form = runtime::check_form(*mixer, *parsed, one.bench);
-      if (!form.ok() && !asked) continue;
+      if (!form.ok() && (!asked || options.mixers.empty())) continue;
       if (!form.ok()) {
         return Error{ErrorCode::kUnsupported,
                      fmt::format("{} of {} rows: {}", name, options.dtype, form.error().message),

@@ -9,6 +9,7 @@
 #include "base/file.h"
 #include "base/json_override.h"
 #include "cli/command.h"
+#include "cli/eval_frames.h"
 #include "cli/model_options.h"
 #include "cli/prompt_stop.h"
 #include "runtime/evaluate.h"
@@ -26,6 +27,8 @@ struct Options {
   int64_t batch = 8;
   std::string form = "chunk";
   std::vector<int64_t> positions;
+  int64_t beam = 0;
+  bool transcripts = false;
 };
 
 mixers::Form form_from_name(const std::string& name) {
@@ -86,13 +89,25 @@ const char* bits_unit(model::Modality modality) {
   switch (modality) {
     case model::Modality::kBytes: return "bits_per_byte";
     case model::Modality::kTokens: return "bits_per_token";
-    case model::Modality::kImage: break;
+    case model::Modality::kImage:
+    case model::Modality::kFrames: break;
   }
   return "bits_per_dim";
 }
 
 Status run(const Options& options, Context& context) {
   TARN_ASSIGN(const auto model, options.model.load());
+  if (model->config().modality == model::Modality::kFrames) {
+    return eval_frames(*model,
+                       {options.data, options.split, options.overrides, options.limit, options.beam,
+                        options.model.threads, options.transcripts},
+                       context);
+  }
+  if (options.beam > 0 || options.transcripts) {
+    return invalid_argument("is for models over frames; this one is over " +
+                                std::string(modality_name(model->config().modality)),
+                            options.beam > 0 ? "--beam" : "--transcripts");
+  }
   TARN_ASSIGN(const data::SequenceDataset dataset, load_data(model->config(), options));
   const int64_t count = options.limit > 0 ? std::min(options.limit, dataset.count) : dataset.count;
   std::vector<std::vector<int32_t>> sequences;
@@ -154,16 +169,18 @@ Status run(const Options& options, Context& context) {
 
 void add_eval(Command& program, Selection& selection) {
   auto options = std::make_shared<Options>();
-  Command command = program.add(selection, "eval",
-                                "Bits per dimension (byte, token) and accuracy of a model on data",
-                                [options](Context& context) { return run(*options, context); });
+  Command command = program.add(
+      selection, "eval",
+      "Bits per dimension (byte, token) and accuracy of a model on data, or phone errors",
+      [options](Context& context) { return run(*options, context); });
   options->model.add_to(command);
   command.required_text(
       "--data", options->data, "PATH",
       "folder of the data set, a text file, or for models over tokens a JSON file "
       "with the data to generate (alone or in a training config)");
   command.texts("--set", options->overrides, "KEY=VALUE",
-                "change what that JSON file says, e.g. data.min_pairs=8");
+                "change what that JSON file says, e.g. data.min_pairs=8, or which frames are read, "
+                "e.g. data.join=2400");
   command.text("--split", options->split, "", "train, valid or test (default)");
   command.integer("--limit", options->limit, 1, 1'000'000'000, "only the first sequences");
   command.integer("--length", options->length, 1, 1'000'000'000,
@@ -172,7 +189,12 @@ void add_eval(Command& program, Selection& selection) {
                    "also the bits of ranges of positions that end there, e.g. 256,1024,4096");
   command.integer("--batch", options->batch, 1, 65'536, "sequences per pass (default: 8)");
   command.choice("--form", options->form, {"chunk", "parallel", "step"},
-                 "chunk (default), parallel or step");
+                 "chunk (default), parallel or step; of models over symbols");
+  command.integer(
+      "--beam", options->beam, 1, 1'000,
+      "models over frames: prefixes of the beam search (default: the most probable path)");
+  command.flag("--transcripts", options->transcripts,
+               "models over frames: print what was said and what was heard");
 }
 
 }  // namespace tarn::cli
