@@ -95,18 +95,29 @@ const char* bits_unit(model::Modality modality) {
   return "bits_per_dim";
 }
 
+/// Options of models over frames do not go with others, nor the other way round.
+Status check_options(const Options& options, bool over_frames) {
+  const std::pair<bool, const char*> of_frames[] = {{options.beam > 0, "--beam"},
+                                                    {options.transcripts, "--transcripts"}};
+  const std::pair<bool, const char*> of_symbols[] = {{options.length > 0, "--length"},
+                                                     {!options.positions.empty(), "--positions"}};
+  for (const auto& [given, name] : over_frames ? of_symbols : of_frames) {
+    if (!given) continue;
+    return invalid_argument(
+        over_frames ? "is for models over symbols" : "is for models over frames", name);
+  }
+  return {};
+}
+
 Status run(const Options& options, Context& context) {
   TARN_ASSIGN(const auto model, options.model.load());
-  if (model->config().modality == model::Modality::kFrames) {
+  const bool over_frames = model->config().modality == model::Modality::kFrames;
+  TARN_RETURN_IF_ERROR(check_options(options, over_frames));
+  if (over_frames) {
     return eval_frames(*model,
                        {options.data, options.split, options.overrides, options.limit, options.beam,
                         options.model.threads, options.transcripts},
                        context);
-  }
-  if (options.beam > 0 || options.transcripts) {
-    return invalid_argument("is for models over frames; this one is over " +
-                                std::string(modality_name(model->config().modality)),
-                            options.beam > 0 ? "--beam" : "--transcripts");
   }
   TARN_ASSIGN(const data::SequenceDataset dataset, load_data(model->config(), options));
   const int64_t count = options.limit > 0 ? std::min(options.limit, dataset.count) : dataset.count;

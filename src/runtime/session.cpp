@@ -115,6 +115,7 @@ Generator::Generator(std::shared_ptr<const model::Model> model, ThreadPool* pool
     : model_(std::move(model)), pool_(pool), states_(*model_) {}
 
 Status Generator::evaluate(std::span<Session* const> sessions) {
+  TARN_RETURN_IF_ERROR(check_causal(*model_));
   for (Session* session : sessions) {
     TARN_CHECK(session->model_ == model_);
     TARN_RETURN_IF_ERROR(session->state_.reserve(session->position() + session->evaluable()));

@@ -71,9 +71,13 @@ def evaluation(suite):
             ("no folder", ["model", "--data", "nothing"], "nothing"),
             ("symbols", ["model", "--data", "an4", "--set", "data.kind=copy"], "--set"),
             ("key", ["model", "--data", "an4", "--set", "data.colour=1"], "colour"),
+            ("windows", ["model", "--data", "an4", "--length", "4"], "--length"),
+            ("ranges", ["model", "--data", "an4", "--positions", "4"], "--positions"),
             ("beam of an image model", [image, "--data", "an4", "--beam", "4"], "--beam")):
         suite.refuse(name, "eval", *words, says=(says,))
     suite.refuse("generation", "generate", "model", says=("frames",))
+    suite.refuse("sessions", "state", "save", "model", "-n", "2", "--out", "x.state", says=("frames",))
+    suite.refuse("forms", "check", "forms", "model", says=("frames",))
     other = frames_config()
     other["head"]["symbols"] = PHONES[1:] + ["QQ"]
     suite.write("other.json", other)
