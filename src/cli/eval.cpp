@@ -28,6 +28,7 @@ struct Options {
   std::string form = "chunk";
   std::vector<int64_t> positions;
   int64_t beam = 0;
+  int64_t stream = 0;
   bool transcripts = false;
 };
 
@@ -97,10 +98,12 @@ const char* bits_unit(model::Modality modality) {
 
 /// Options of models over frames do not go with others, nor the other way round.
 Status check_options(const Options& options, bool over_frames) {
-  const std::pair<bool, const char*> of_frames[] = {{options.beam > 0, "--beam"},
-                                                    {options.transcripts, "--transcripts"}};
-  const std::pair<bool, const char*> of_symbols[] = {{options.length > 0, "--length"},
-                                                     {!options.positions.empty(), "--positions"}};
+  using Given = std::vector<std::pair<bool, const char*>>;
+  const Given of_frames = {{options.beam > 0, "--beam"},
+                           {options.stream > 0, "--stream"},
+                           {options.transcripts, "--transcripts"}};
+  const Given of_symbols = {{options.length > 0, "--length"},
+                            {!options.positions.empty(), "--positions"}};
   for (const auto& [given, name] : over_frames ? of_symbols : of_frames) {
     if (!given) continue;
     return invalid_argument(
@@ -114,9 +117,9 @@ Status run(const Options& options, Context& context) {
   const bool over_frames = model->config().modality == model::Modality::kFrames;
   TARN_RETURN_IF_ERROR(check_options(options, over_frames));
   if (over_frames) {
-    return eval_frames(*model,
+    return eval_frames(model,
                        {options.data, options.split, options.overrides, options.limit, options.beam,
-                        options.model.threads, options.transcripts},
+                        options.stream, options.model.threads, options.transcripts},
                        context);
   }
   TARN_ASSIGN(const data::SequenceDataset dataset, load_data(model->config(), options));
@@ -204,6 +207,10 @@ void add_eval(Command& program, Selection& selection) {
   command.integer(
       "--beam", options->beam, 1, 1'000,
       "models over frames: prefixes of the beam search (default: the most probable path)");
+  command.integer(
+      "--stream", options->stream, 1, 1'000'000,
+      "causal models over frames: hear that many frames at a time, with a state between");
+  command.exclusive({"--beam", "--stream"});
   command.flag("--transcripts", options->transcripts,
                "models over frames: print what was said and what was heard");
 }

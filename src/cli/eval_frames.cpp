@@ -56,6 +56,10 @@ struct Outcome {
   runtime::EditCounts edits;
   int64_t frames = 0;
   double seconds = 0.0;
+  /// Seconds of work per second of speech.
+  double real_time_factor(int64_t frame_rate) const {
+    return seconds * static_cast<double>(frame_rate) / static_cast<double>(frames);
+  }
 };
 
 void print(const data::FrameDataset& dataset, const std::vector<std::vector<int32_t>>& heard,
@@ -70,7 +74,9 @@ void print(const data::FrameDataset& dataset, const std::vector<std::vector<int3
   json.set("count", dataset.count());
   json.set("frames", outcome.frames);
   json.set("seconds", outcome.seconds);
+  json.set("real_time_factor", outcome.real_time_factor(dataset.frame_rate));
   json.set("beam", options.beam);
+  json.set("stream", options.stream);
   json.set("split", options.split);
   json.set("threads", options.threads);
   Json::Array transcripts;
@@ -85,22 +91,23 @@ void print(const data::FrameDataset& dataset, const std::vector<std::vector<int3
   }
   json.set("transcripts", std::move(transcripts));
   console.document(json);
-  console.table({{"phone_error_rate", fmt::format("{:.4f}", edits.rate())},
-                 {"substitutions", std::to_string(edits.substitutions)},
-                 {"insertions", std::to_string(edits.insertions)},
-                 {"deletions", std::to_string(edits.deletions)},
-                 {"phones", std::to_string(edits.reference)},
-                 {"utterances", std::to_string(dataset.count())},
-                 {"frames", std::to_string(outcome.frames)},
-                 {"frames/s", fmt::format("{:.0f}", static_cast<double>(outcome.frames) /
-                                                        std::max(1e-9, outcome.seconds))},
-                 {"seconds", fmt::format("{:.2f}", outcome.seconds)}});
+  console.table(
+      {{"phone_error_rate", fmt::format("{:.4f}", edits.rate())},
+       {"substitutions", std::to_string(edits.substitutions)},
+       {"insertions", std::to_string(edits.insertions)},
+       {"deletions", std::to_string(edits.deletions)},
+       {"phones", std::to_string(edits.reference)},
+       {"utterances", std::to_string(dataset.count())},
+       {"frames", std::to_string(outcome.frames)},
+       {"real-time factor", fmt::format("{:.4f}", outcome.real_time_factor(dataset.frame_rate))},
+       {"seconds", fmt::format("{:.2f}", outcome.seconds)}});
 }
 
 }  // namespace
 
-Status eval_frames(const model::Model& model, const FramesEvaluation& options, Context& context) {
-  TARN_ASSIGN(const data::FrameDataset dataset, load(model.config(), options));
+Status eval_frames(std::shared_ptr<const model::Model> model, const FramesEvaluation& options,
+                   Context& context) {
+  TARN_ASSIGN(const data::FrameDataset dataset, load(model->config(), options));
   std::vector<std::vector<float>> frames;
   Outcome outcome;
   for (const data::Utterance& utterance : dataset.utterances) {
@@ -109,6 +116,7 @@ Status eval_frames(const model::Model& model, const FramesEvaluation& options, C
   }
   runtime::RecogniseOptions recognition;
   recognition.beam = options.beam;
+  recognition.stream = options.stream;
   recognition.cancel = &context.cancel;
   recognition.progress = [&](int64_t done, int64_t total) {
     context.console.progress("eval", done, total, "utterances");

@@ -12,6 +12,7 @@ namespace tarn::data {
 namespace {
 
 constexpr int64_t kChannels = 13;
+constexpr int64_t kFrameRate = 100;
 constexpr int64_t kMaxTextBytes = int64_t{1} << 24;
 constexpr int64_t kMaxFeatureBytes = int64_t{1} << 26;
 
@@ -114,6 +115,7 @@ Result<FrameDataset> load_frames(const DataSpec& spec, const std::string& direct
   dataset.split = split;
   dataset.channels = kChannels;
   dataset.features = 3 * kChannels;
+  dataset.frame_rate = kFrameRate;
   dataset.symbols = std::move(dictionary.phones);
   std::vector<std::string> speakers;
   for (const auto& line : files) {

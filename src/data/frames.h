@@ -24,6 +24,7 @@ struct FrameDataset {
   Split split = Split::kTrain;
   int64_t features = 0;              ///< numbers per frame: channels, their differences, and theirs
   int64_t channels = 0;              ///< measured numbers per frame; features are 3 times as many
+  int64_t frame_rate = 0;            ///< frames per second
   std::vector<std::string> symbols;  ///< names of the labels, the same in every split
   std::vector<Utterance> utterances;
 

@@ -117,15 +117,18 @@ std::vector<Candidate> extend(const std::vector<Prefix>& beam, const PrefixTree&
 
 }  // namespace
 
-std::vector<int32_t> ctc_greedy(int64_t rows, int64_t classes, const float* logits) {
-  std::vector<int32_t> labels;
-  int32_t before = 0;
-  for (int64_t row = 0; row < rows; ++row, logits += classes) {
-    const auto best = static_cast<int32_t>(std::max_element(logits, logits + classes) - logits);
-    if (best != 0 && best != before) labels.push_back(best);
-    before = best;
+void CtcPath::push(int64_t rows, const float* logits) {
+  for (int64_t row = 0; row < rows; ++row, logits += classes_) {
+    const auto best = static_cast<int32_t>(std::max_element(logits, logits + classes_) - logits);
+    if (best != 0 && best != last_) labels_.push_back(best);
+    last_ = best;
   }
-  return labels;
+}
+
+std::vector<int32_t> ctc_greedy(int64_t rows, int64_t classes, const float* logits) {
+  CtcPath path(classes);
+  path.push(rows, logits);
+  return path.labels();
 }
 
 std::vector<CtcHypothesis> ctc_prefix_beam(int64_t rows, int64_t classes, const float* logits,

@@ -9,7 +9,20 @@ namespace tarn::runtime {
 /// which 0 is the blank; a path names one class per row, and stands for the labels that are left
 /// when repetitions are merged and then blanks removed. Logits are [rows, classes].
 
-/// The labels of the most probable path: of equal classes the first one.
+/// The most probable path, row after row: of equal classes the first one.
+class CtcPath {
+ public:
+  explicit CtcPath(int64_t classes) : classes_(classes) {}
+  void push(int64_t rows, const float* logits);
+  const std::vector<int32_t>& labels() const { return labels_; }
+
+ private:
+  int64_t classes_;
+  int32_t last_ = 0;  ///< the path's latest class
+  std::vector<int32_t> labels_;
+};
+
+/// The labels of the most probable path.
 std::vector<int32_t> ctc_greedy(int64_t rows, int64_t classes, const float* logits);
 
 /// A sequence of labels and log p(labels), over the paths that the search followed.

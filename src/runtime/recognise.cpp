@@ -2,10 +2,13 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 #include <string>
+#include <utility>
 
 #include "base/arena.h"
 #include "runtime/ctc.h"
+#include "runtime/streaming_recogniser.h"
 
 namespace tarn::runtime {
 namespace {
@@ -52,30 +55,56 @@ std::vector<float> outputs_of(const model::Model& model, std::vector<float> fram
   return outputs;
 }
 
+std::vector<int32_t> decoded(int64_t rows, int64_t classes, const float* logits, int64_t beam) {
+  if (beam == 0) return ctc_greedy(rows, classes, logits);
+  return ctc_prefix_beam(rows, classes, logits, beam)[0].labels;
+}
+
+Result<std::vector<int32_t>> streamed(StreamingRecogniser& recogniser,
+                                      std::span<const float> frames, int64_t piece) {
+  recogniser.reset();
+  while (!frames.empty()) {
+    const size_t size = std::min(frames.size(), static_cast<size_t>(piece));
+    TARN_RETURN_IF_ERROR(recogniser.push(frames.first(size)));
+    frames = frames.subspan(size);
+  }
+  TARN_RETURN_IF_ERROR(recogniser.finish());
+  return recogniser.labels();
+}
+
 }  // namespace
 
-Result<std::vector<std::vector<int32_t>>> recognise(const model::Model& model,
+Result<std::vector<std::vector<int32_t>>> recognise(std::shared_ptr<const model::Model> model,
                                                     std::span<const std::vector<float>> utterances,
                                                     const RecogniseOptions& options,
                                                     ThreadPool* pool) {
-  const model::ModelConfig& config = model.config();
+  const model::ModelConfig& config = model->config();
   TARN_RETURN_IF_ERROR(check_utterances(config, utterances));
+  if (options.stream > 0 && options.beam > 0) {
+    return invalid_argument("a stream follows the most probable path, not a beam");
+  }
+  std::optional<StreamingRecogniser> recogniser;
+  if (options.stream > 0) {
+    TARN_ASSIGN(StreamingRecogniser opened, StreamingRecogniser::open(model, pool));
+    recogniser.emplace(std::move(opened));
+  }
   std::vector<std::vector<int32_t>> heard;
   Arena arena;
   for (size_t i = 0; i < utterances.size(); ++i) {
     if (options.cancel != nullptr && options.cancel->load(std::memory_order_relaxed)) {
       return Error{ErrorCode::kCancelled, "recognition was stopped on request", {}};
     }
-    const std::vector<float> outputs = outputs_of(model, utterances[i], pool, arena);
-    if (!std::ranges::all_of(outputs, [](float value) { return std::isfinite(value); })) {
-      return corrupt("the model's outputs are not finite", "utterance " + std::to_string(i));
-    }
-    const int64_t classes = config.head.classes;
-    const int64_t rows = static_cast<int64_t>(outputs.size()) / classes;
-    if (options.beam == 0) {
-      heard.push_back(ctc_greedy(rows, classes, outputs.data()));
+    if (recogniser) {
+      TARN_ASSIGN(std::vector<int32_t> labels,
+                  streamed(*recogniser, utterances[i], options.stream * config.frame_features));
+      heard.push_back(std::move(labels));
     } else {
-      heard.push_back(ctc_prefix_beam(rows, classes, outputs.data(), options.beam)[0].labels);
+      const std::vector<float> outputs = outputs_of(*model, utterances[i], pool, arena);
+      if (!std::ranges::all_of(outputs, [](float value) { return std::isfinite(value); })) {
+        return corrupt("the model's outputs are not finite", "utterance " + std::to_string(i));
+      }
+      const int64_t rows = static_cast<int64_t>(outputs.size()) / config.head.classes;
+      heard.push_back(decoded(rows, config.head.classes, outputs.data(), options.beam));
     }
     if (options.progress) {
       options.progress(static_cast<int64_t>(i) + 1, static_cast<int64_t>(utterances.size()));

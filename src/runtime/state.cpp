@@ -26,6 +26,10 @@ Status check_causal(const model::Model& model) {
     return Error{ErrorCode::kUnsupported,
                  "the model is over frames; token by token needs one over symbols", "modality"};
   }
+  return check_layers_causal(model);
+}
+
+Status check_layers_causal(const model::Model& model) {
   for (size_t layer = 0; layer < model.state_specs().size(); ++layer) {
     if (!model.state_specs()[layer].empty()) continue;
     return Error{ErrorCode::kUnsupported,

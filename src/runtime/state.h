@@ -15,6 +15,8 @@ namespace tarn::runtime {
 /// An error for models that cannot work token by token: those over frames, and those with a layer
 /// without a state, for such a layer is not causal; the first one is named.
 Status check_causal(const model::Model& model);
+/// The second of these alone, for those who read frames.
+Status check_layers_causal(const model::Model& model);
 
 /// The state of one sequence over all layers of a model, derived from Model::state_specs() alone.
 /// Fixed tensors lie in one block; per-token tensors grow by doubling. Move-only: a copy is spelled

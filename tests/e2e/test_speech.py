@@ -66,10 +66,21 @@ def evaluation(suite):
     suite.expect(joined["count"] == 1 and joined["frames"] == 140, f"one held-out speaker, joined: {joined}")
     shown = suite.run("eval", "model", "--data", "an4", "--transcripts", "--limit", "1").stdout
     suite.expect("heard" in shown and "phone_error_rate" in shown, f"as text: {shown}")
+    causal = frames_config()
+    causal["layers"] = e2e.config([e2e.LINEAR, e2e.SOFTMAX])["layers"]
+    suite.write("causal.json", causal)
+    suite.run("init", "causal.json", "causal")
+    whole = suite.json("eval", "causal", "--data", "an4")
+    for stream in (1, 7, 1000):
+        streamed = suite.json("eval", "causal", "--data", "an4", "--stream", stream)
+        suite.expect(streamed["transcripts"] == whole["transcripts"] and streamed["stream"] == stream
+                     and streamed["real_time_factor"] > 0, f"streamed {stream} frames at a time: {streamed}")
     image = suite.model("image", [e2e.LINEAR])
     for name, words, says in (
             ("no folder", ["model", "--data", "nothing"], "nothing"),
             ("symbols", ["model", "--data", "an4", "--set", "data.kind=copy"], "--set"),
+            ("stream both ways", ["model", "--data", "an4", "--stream", "4"], "not causal"),
+            ("stream a beam", ["causal", "--data", "an4", "--stream", "4", "--beam", "2"], "--stream"),
             ("key", ["model", "--data", "an4", "--set", "data.colour=1"], "colour"),
             ("windows", ["model", "--data", "an4", "--length", "4"], "--length"),
             ("ranges", ["model", "--data", "an4", "--positions", "4"], "--positions"),
