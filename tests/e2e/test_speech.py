@@ -112,6 +112,9 @@ def experiment(suite):
         suite.expect(result["test"]["phones"] > 0 and result["epoch_seconds"]["least"] > 0, f"{result['test']}")
     table = (out / "README.md").read_text()
     suite.expect("| linear |" in table and "| softmax |" not in table, "the table is new")
+    verdict = json.loads((out / "results/verdict.json").read_text())["verdict"]
+    suite.expect(verdict == "not measured yet", f"a claim about softmax without softmax: {verdict}")
+    suite.expect(suite.json("report", out, "--figures", out / "drawn")["bytes"] > 2000, "the page")
     again = subprocess.run(command, capture_output=True, text=True, check=False)
     suite.expect(again.returncode == 0 and again.stdout == "", f"finished runs run again: {again}")
     timed = subprocess.run([*command, "--time"], capture_output=True, text=True, check=False)
