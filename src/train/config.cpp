@@ -227,6 +227,9 @@ std::vector<JsonKey> training_keys() {
     static_cast<void>(read_schedule(reader));
     add(reader, "schedule.");
   }
+  JsonReader augment(nothing, "");
+  static_cast<void>(read_augment(augment));
+  add(augment, "augment.");
   return keys;
 }
 

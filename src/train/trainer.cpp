@@ -210,7 +210,8 @@ void Trainer::evaluate() {
   event.set("evaluate_seconds", std::round(seconds_since(start) * 10) / 10);
   reporter_->event(event);
   reporter_->note(fmt::format("update {}: valid {}{} over {} sequences", progress_.update,
-                              bits_text(config_.model.modality, result_.valid_bits), errors, limit));
+                              bits_text(config_.model.modality, result_.valid_bits), errors,
+                              limit));
   window_.start += Clock::now() - start;
 }
 

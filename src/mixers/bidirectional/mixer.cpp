@@ -27,9 +27,7 @@ struct Config final : MixerConfig {
 
 const Config& config_of(const MixerConfig* config) { return static_cast<const Config&>(*config); }
 
-Result<std::shared_ptr<const MixerConfig>> parse_config(const Json& json, int64_t model_dim,
-                                                        const std::string& where) {
-  JsonReader reader(json, where);
+Result<std::shared_ptr<const MixerConfig>> read_config(JsonReader& reader, int64_t model_dim) {
   auto config = std::make_shared<Config>();
   config->model_dim = model_dim;
   const Json* inner = reader.required("mixer");
@@ -138,15 +136,15 @@ void backward(const OpBackwardArgs& args) noexcept {
   }
 }
 
-const void* prepare(const MixerConfig& base, std::span<const float* const> params, ThreadPool* pool,
-                    Arena& arena) noexcept {
+const void* prepare(const MixerConfig& base, std::span<const float* const> params, DType format,
+                    ThreadPool* pool, Arena& arena) noexcept {
   const Config& config = config_of(&base);
   if (config.inner.def->prepare == nullptr) return nullptr;
   auto* prepared = arena.alloc<Prepared>(1);
   const size_t count = params.size() / kDirections;
   for (size_t half = 0; half < kDirections; ++half) {
-    (*prepared)[half] = config.inner.def->prepare(*config.inner.config,
-                                                  params.subspan(half * count, count), pool, arena);
+    (*prepared)[half] = config.inner.def->prepare(
+        *config.inner.config, params.subspan(half * count, count), format, pool, arena);
   }
   return prepared;
 }
@@ -291,7 +289,7 @@ const MixerDef kDef{
     .source = "Schuster 1997, Bidirectional recurrent neural networks, section 3",
     .state_formula = "none: whole sequences only",
     .bounded_state = true,
-    .parse_config = parse_config,
+    .read_config = read_config,
     .state_specs = no_states,
     .op_shape = op_shape,
     .recurrent = recurrent,
