@@ -11,6 +11,7 @@ const char* error_code_name(ErrorCode code) {
     case ErrorCode::kResource: return "resource";
     case ErrorCode::kIo: return "io";
     case ErrorCode::kCancelled: return "cancelled";
+    case ErrorCode::kConflict: return "conflict";
   }
   return "unknown";
 }

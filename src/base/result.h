@@ -17,6 +17,7 @@ enum class ErrorCode {
   kResource,         ///< a limit of memory or size would be passed
   kIo,               ///< the operating system refused a read or a write
   kCancelled,        ///< stopped on request
+  kConflict,         ///< not possible in the state that something is in now, e.g. in use
 };
 
 /// Name of a code as printed in JSON errors, e.g. "invalid_argument".

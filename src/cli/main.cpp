@@ -70,6 +70,7 @@ int exit_status(ErrorCode code) {
     case ErrorCode::kUnsupported: return 2;
     case ErrorCode::kIo: return 1;
     case ErrorCode::kCancelled: return 1;
+    case ErrorCode::kConflict: return 1;
   }
   return 1;
 }
