@@ -141,15 +141,14 @@ std::optional<Refusal> Engine::check_room(const Request& request) const {
                    {ErrorCode::kCancelled, "the engine is shutting down and takes no more", {}}};
   }
   const auto size = static_cast<int64_t>(request.prompt.size());
-  const auto waiting = static_cast<int64_t>(waiting_.size());
-  if (waiting < options_.max_queued_requests &&
-      waiting_tokens_ + size <= options_.max_queued_tokens) {
+  if (waiting_.size() < options_.max_queued_requests &&
+      waiting_.prompt_tokens() + size <= options_.max_queued_tokens) {
     return std::nullopt;
   }
   return Refusal{RefusalReason::kFull,
                  {ErrorCode::kResource,
-                  "the queue is full: " + std::to_string(waiting) + " requests with " +
-                      std::to_string(waiting_tokens_) + " prompt tokens wait",
+                  "the queue is full: " + std::to_string(waiting_.size()) + " requests with " +
+                      std::to_string(waiting_.prompt_tokens()) + " prompt tokens wait",
                   {}},
                  retry_after()};
 }
@@ -182,12 +181,10 @@ Submission Engine::submit(Request request) {
       }
     }
   }
-  const auto size = static_cast<int64_t>(request.prompt.size());
   auto turn = std::make_shared<Turn>(std::move(request), std::move(lease), wake_, submitted);
   const std::lock_guard lock(wake_->mutex);
   if (auto full = check_room(turn->request())) return refuse(std::move(*full));
-  waiting_.push_back(turn);
-  waiting_tokens_ += size;
+  waiting_.push(turn);
   ++live_;
   metrics_.requests.fetch_add(1, std::memory_order_relaxed);
   metrics_.waiting.fetch_add(1, std::memory_order_relaxed);
@@ -224,74 +221,49 @@ void Engine::run() {
 bool Engine::wait_for_work() {
   std::unique_lock lock(wake_->mutex);
   if (!running_.empty()) return true;
-  wake_->changed.wait(lock, [this] { return stopping_ || !waiting_.empty(); });
-  return !waiting_.empty();
+  wake_->changed.wait(lock, [this] { return stopping_ || waiting_.size() > 0; });
+  return waiting_.size() > 0;
 }
 
-/// The next turn that can start, out of the queue; turns that were interrupted there go to `ended`.
-Engine::TurnPointer Engine::next_waiting(Clock::time_point now, std::vector<TurnPointer>* ended) {
-  const bool room = static_cast<int64_t>(running_.size()) < options_.max_running;
+/// The next turn that can start, out of the queue.
+Engine::TurnPointer Engine::next_waiting() {
+  using Answer = TurnQueue::Answer;
+  if (static_cast<int64_t>(running_.size()) >= options_.max_running) return nullptr;
   std::unique_lock lock(wake_->mutex);
-  const auto leave = [this](const TurnPointer& turn) {
-    waiting_tokens_ -= static_cast<int64_t>(turn->request().prompt.size());
-    metrics_.waiting.fetch_sub(1, std::memory_order_relaxed);
-  };
-  std::erase_if(waiting_, [&](const TurnPointer& turn) {
-    if (!cancel_all_ && !turn->interrupted(now)) return false;
-    leave(turn);
-    ended->push_back(turn);
-    return true;
-  });
-  if (!room) return nullptr;
-  std::vector<TurnPointer> blocked;
-  while (TurnPointer turn = best_waiting(blocked)) {
-    if (!turn->try_hold()) {
-      blocked.push_back(std::move(turn));
-      continue;
-    }
+  const TurnPointer turn = waiting_.take(clock_, [this](Turn& candidate) {
+    if (!candidate.try_hold()) return Answer::kSkip;
     // Memory comes back when others end; begin() refuses what would not even fit alone.
-    if (!turn->take_memory(*model_, sessions_).ok() && !running_.empty()) return nullptr;
-    leave(turn);
-    std::erase(waiting_, turn);
-    return turn;
-  }
-  if (running_.empty() && !waiting_.empty()) wake_->changed.wait_for(lock, kSessionPoll);
-  return nullptr;
-}
-
-/// The highest priority, then the key that has waited longest, then the first to arrive.
-Engine::TurnPointer Engine::best_waiting(const std::vector<TurnPointer>& without) const {
-  TurnPointer best;
-  uint64_t best_served = 0;
-  for (const TurnPointer& turn : waiting_) {
-    const Request& request = turn->request();
-    if (best && request.priority < best->request().priority) continue;
-    const uint64_t turn_served = served(request.fairness_key);
-    if (best && request.priority == best->request().priority && turn_served >= best_served)
-      continue;
-    if (std::find(without.begin(), without.end(), turn) != without.end()) continue;
-    best = turn;
-    best_served = turn_served;
-  }
-  return best;
+    const bool fits = candidate.take_memory(*model_, sessions_).ok();
+    return fits || running_.empty() ? Answer::kTake : Answer::kStop;
+  });
+  if (turn) metrics_.waiting.fetch_sub(1, std::memory_order_relaxed);
+  if (!turn && running_.empty() && waiting_.size() > 0) wake_->changed.wait_for(lock, kSessionPoll);
+  return turn;
 }
 
 void Engine::admit() {
-  std::vector<TurnPointer> ended;
   const Clock::time_point now = Clock::now();
-  while (const TurnPointer turn = next_waiting(now, &ended)) {
-    serve(turn->request().fairness_key);
-    const Status begun = turn->begin(model_, sessions_, now, metrics_);
-    if (begun.ok()) {
-      running_.push_back(turn);
-      turn->running = true;
-      metrics_.running.fetch_add(1, std::memory_order_relaxed);
-    } else {
-      end(turn, FinishReason::kError, begun.error());
-    }
+  std::vector<TurnPointer> interrupted;
+  {
+    const std::lock_guard lock(wake_->mutex);
+    waiting_.take_all(
+        [&](const Turn& turn) { return cancel_all_ || turn.interrupted(now).has_value(); },
+        &interrupted);
   }
-  for (const TurnPointer& turn : ended) {
+  for (const TurnPointer& turn : interrupted) {
+    metrics_.waiting.fetch_sub(1, std::memory_order_relaxed);
     end(turn, turn->interrupted(now).value_or(FinishReason::kCancelled));
+  }
+  while (const TurnPointer turn = next_waiting()) {
+    clock_.serve(turn->request().fairness_key);
+    const Status begun = turn->begin(model_, sessions_, metrics_);
+    if (!begun.ok()) {
+      end(turn, FinishReason::kError, begun.error());
+      continue;
+    }
+    turn->running = true;
+    running_.push_back(turn);
+    metrics_.running.fetch_add(1, std::memory_order_relaxed);
   }
 }
 
@@ -330,16 +302,15 @@ void Engine::choose_batch() {
                      std::max(options_.prompt_budget, Generator::kPieceTokens));
   while (!readers.empty()) {
     const auto next = std::min_element(readers.begin(), readers.end(), [this](Turn* a, Turn* b) {
-      const uint64_t of_a = served(a->request().fairness_key);
-      const uint64_t of_b = served(b->request().fairness_key);
+      const uint64_t of_a = clock_.served(a->request().fairness_key);
+      const uint64_t of_b = clock_.served(b->request().fairness_key);
       return of_a != of_b ? of_a < of_b : a->last_served < b->last_served;
     });
     Turn& turn = **next;
     const int64_t piece = std::min(turn.session().evaluable(), Generator::kPieceTokens);
     if (piece > credit_) return;
     credit_ -= piece;
-    serve(turn.request().fairness_key);
-    turn.last_served = clock_;
+    turn.last_served = clock_.serve(turn.request().fairness_key);
     batch_.push_back(&turn.session());
     readers.erase(next);
   }
@@ -384,24 +355,7 @@ void Engine::end(const TurnPointer& turn, FinishReason reason, const Error& erro
   const std::lock_guard lock(wake_->mutex);
   constexpr double kNewest = 0.1;  // weight of one turn in the mean
   mean_turn_seconds_ += kNewest * (seconds - mean_turn_seconds_);
-  if (--live_ == 0) {
-    all_ended_.notify_all();
-    served_.clear();
-  }
-}
-
-uint64_t Engine::served(const std::string& key) const {
-  const auto found = served_.find(key);
-  return found == served_.end() ? 0 : found->second;
-}
-
-void Engine::serve(const std::string& key) {
-  // Keys come from clients: those that have been away longest are forgotten.
-  constexpr size_t kMostKeys = 4096;
-  served_[key] = ++clock_;
-  if (served_.size() <= kMostKeys) return;
-  std::erase_if(served_,
-                [this](const auto& entry) { return entry.second + kMostKeys / 2 < clock_; });
+  if (--live_ == 0) all_ended_.notify_all();
 }
 
 }  // namespace tarn::serve

@@ -3,9 +3,7 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
-#include <map>
 #include <memory>
-#include <string>
 #include <thread>
 #include <vector>
 
@@ -16,11 +14,9 @@
 #include "serve/metrics.h"
 #include "serve/request.h"
 #include "serve/session_table.h"
+#include "serve/turn_queue.h"
 
 namespace tarn::serve {
-
-class Turn;
-struct Wake;
 
 struct EngineOptions {
   int threads = 1;                        ///< that compute, the engine's own included
@@ -79,14 +75,11 @@ class Engine {
   void run();
   bool wait_for_work();
   void admit();
-  TurnPointer next_waiting(Clock::time_point now, std::vector<TurnPointer>* ended);
+  TurnPointer next_waiting();
   void end_interrupted();
   void choose_batch();
   void finish_round();
   void end(const TurnPointer& turn, FinishReason reason, const Error& error = {});
-  TurnPointer best_waiting(const std::vector<TurnPointer>& without) const;
-  uint64_t served(const std::string& key) const;
-  void serve(const std::string& key);
 
   const std::shared_ptr<const model::Model> model_;
   const EngineOptions options_;
@@ -96,8 +89,7 @@ class Engine {
   std::atomic<bool> cancel_all_{false};
 
   const std::shared_ptr<Wake> wake_;  // its mutex guards:
-  std::vector<TurnPointer> waiting_;  //   in the order of arrival
-  int64_t waiting_tokens_ = 0;
+  TurnQueue waiting_;
   int64_t live_ = 0;  //   turns that have not ended
   double mean_turn_seconds_ = 0;
   bool stopping_ = false;
@@ -109,8 +101,7 @@ class Engine {
   std::vector<TurnPointer> running_;
   std::vector<TurnPointer> drawing_;
   std::vector<runtime::Session*> batch_;
-  std::map<std::string, uint64_t> served_;  // by fairness key: the clock when it last had its turn
-  uint64_t clock_ = 0;
+  FairClock clock_;
   int64_t credit_ = 0;  // prompt tokens that may be read
   std::thread thread_;
 };

@@ -72,8 +72,8 @@ Status Turn::take_memory(const model::Model& model, SessionTable& table) {
 }
 
 Status Turn::begin(const std::shared_ptr<const model::Model>& model, SessionTable& table,
-                   Clock::time_point now, Metrics& metrics) {
-  queued_seconds_ = seconds_since_submit(now);
+                   Metrics& metrics) {
+  queued_seconds_ = seconds_since_submit(Clock::now());
   metrics.queue_time.observe(queued_seconds_);
   has_text_ = model->config().modality == model::Modality::kBytes;
   TARN_RETURN_IF_ERROR(take_memory(*model, table));

@@ -50,7 +50,7 @@ class Turn {
   /// Makes or takes the session, remembers what it is, appends the prompt. `table` and `model` outlive
   /// the turn. Errors: the prompt does not fit the session; if_tokens; no memory.
   Status begin(const std::shared_ptr<const model::Model>& model, SessionTable& table,
-               Clock::time_point now, Metrics& metrics);
+               Metrics& metrics);
   runtime::Session& session() { return *session_; }
   /// Whether more than one input waits: they share the budget for prompts.
   bool is_reading() const { return session_->evaluable() > 1; }
@@ -71,6 +71,7 @@ class Turn {
   double end(FinishReason reason, const Error& error, SessionTable& table, Metrics& metrics);
 
   bool running = false;      ///< in the engine's rounds
+  uint64_t arrival = 0;      ///< number in the queue
   uint64_t last_served = 0;  ///< the engine's clock when a piece of the prompt was last evaluated
 
  private:

@@ -92,7 +92,7 @@ TEST(EngineStress, EverythingAtOnce) {
   const auto until = Clock::now() + std::chrono::seconds(3);
   for (uint64_t i = 0; i < 4; ++i) {
     clients.push_back(std::make_unique<Client>(*engine, i, ends));
-    threads.emplace_back([&clients, i, until] { clients[i]->run(until); });
+    threads.emplace_back([client = clients.back().get(), until] { client->run(until); });
   }
   for (std::thread& thread : threads) thread.join();
   int64_t admitted = 0;
