@@ -57,7 +57,8 @@ Json to_json(const Options& options, const SessionBenchResult& result) {
   json.set("one_tokens_per_second", result.one_tokens_per_second);
   json.set("all_tokens_per_second", result.all_tokens_per_second);
   json.set("speedup", speedup(result));
-  json.set("inter_token_ms", gaps_json(result.alone));
+  json.set("inter_token_ms_one", gaps_json(result.one));
+  json.set("inter_token_ms", gaps_json(result.all));
   json.set("inter_token_ms_with_prompts", prompts ? gaps_json(result.with_prompts) : Json());
   json.set("prompt_tokens", options.prompt_tokens);
   json.set("prompt_tokens_per_second", prompts ? Json(result.prompt_tokens_per_second) : Json());
@@ -91,7 +92,8 @@ void print(const Options& options, const SessionBenchResult& result, Console& co
   console.text("");
   std::vector<std::vector<std::string>> table = {
       {"ms between tokens", "p50", "p99", "max"},
-      gaps_row(fmt::format("{} streams", result.streams), result.alone)};
+      gaps_row("one stream", result.one),
+      gaps_row(fmt::format("{} streams", result.streams), result.all)};
   if (result.prompts > 0) {
     table.push_back(
         gaps_row(fmt::format("with {}-token prompts", options.prompt_tokens), result.with_prompts));

@@ -30,8 +30,13 @@ Status check_options(const EngineOptions& options) {
   TARN_RETURN_IF_ERROR(positive("prompt_budget", options.prompt_budget));
   TARN_RETURN_IF_ERROR(positive("max_queued_requests", options.max_queued_requests));
   TARN_RETURN_IF_ERROR(positive("max_queued_tokens", options.max_queued_tokens));
-  if (options.memory_limit_bytes >= 0) return {};
-  return invalid_argument("is negative, must be 0 (no limit) or more", "memory_limit_bytes");
+  if (options.memory_limit_bytes < 0) {
+    return invalid_argument("is negative, must be 0 (no limit) or more", "memory_limit_bytes");
+  }
+  const bool any = options.hooks.evict || options.hooks.fetch || options.hooks.forget;
+  const bool all = options.hooks.evict && options.hooks.fetch && options.hooks.forget;
+  if (any == all) return {};
+  return invalid_argument("some are missing, all or none must be given", "hooks");
 }
 
 EngineOptions with_hooks(EngineOptions options) {

@@ -68,7 +68,7 @@ class Bench {
   Status compare_batch(runtime::Generator& generator, int64_t begin, int64_t end);
   void run_streams();
   double streams_per_second(int64_t count);
-  SessionBenchResult::Gaps gaps(bool with_prompts);
+  SessionBenchResult::Gaps gaps(int64_t count, bool with_prompts);
 
   std::shared_ptr<const model::Model> model_;
   const SessionBenchOptions& options_;
@@ -208,8 +208,11 @@ void Bench::run_streams() {
   }
   result_.one_tokens_per_second = median(one);
   result_.all_tokens_per_second = median(all);
-  result_.alone = gaps(false);
-  if (limit == 0 || options_.prompt_tokens <= limit) result_.with_prompts = gaps(true);
+  result_.one = gaps(1, false);
+  result_.all = gaps(options_.streams, false);
+  if (limit == 0 || options_.prompt_tokens <= limit) {
+    result_.with_prompts = gaps(options_.streams, true);
+  }
 }
 
 double Bench::streams_per_second(int64_t count) {
@@ -226,12 +229,12 @@ double Bench::streams_per_second(int64_t count) {
 }
 
 /// Times between the tokens of each stream; with prompts, only while one is being read.
-SessionBenchResult::Gaps Bench::gaps(bool with_prompts) {
+SessionBenchResult::Gaps Bench::gaps(int64_t count, bool with_prompts) {
   struct Stream {
     Clock::time_point last{};
     std::vector<double> seconds;
   };
-  std::vector<Stream> streams(static_cast<size_t>(options_.streams));
+  std::vector<Stream> streams(static_cast<size_t>(count));
   std::vector<Handle> handles;
   std::atomic<bool> counts{!with_prompts};
   for (Stream& stream : streams) {

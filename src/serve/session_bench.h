@@ -44,7 +44,8 @@ struct SessionBenchResult {
   struct Gaps {
     double p50 = 0, p99 = 0, max = 0;  ///< seconds between tokens of a stream
   };
-  Gaps alone;
+  Gaps one;                             ///< of one stream
+  Gaps all;                             ///< of all streams
   Gaps with_prompts;                    ///< while prompts arrive, each when the last one was read
   int64_t prompts = 0;                  ///< read meanwhile; 0: the model does not take that many
   double prompt_tokens_per_second = 0;  ///< of those

@@ -3,7 +3,7 @@
 
 #include <chrono>
 #include <functional>
-#include <future>
+#include <limits>
 #include <thread>
 
 #include "unit/serve/engine_fixture.h"
@@ -216,6 +216,20 @@ TEST(Engine, RefusesWhatCanNeverBeRight) {
   EXPECT_TRUE(engine->sessions().list().empty());
 }
 
+TEST(Engine, OptionsAreChecked) {
+  const auto model = endless_model({linear()});
+  const auto refused = [&](const std::function<void(EngineOptions*)>& change) {
+    EngineOptions options;
+    change(&options);
+    return !Engine::create(model, options).ok();
+  };
+  EXPECT_FALSE(refused([](auto*) {}));
+  EXPECT_TRUE(refused([](auto* o) { o->threads = 0; }));
+  EXPECT_TRUE(refused([](auto* o) { o->prompt_budget = 0; }));
+  EXPECT_TRUE(refused([](auto* o) { o->memory_limit_bytes = -1; }));
+  EXPECT_TRUE(refused([](auto* o) { o->hooks.fetch = hooks_in_memory().fetch; }));
+}
+
 TEST(Engine, OneTurnOfASessionAtOnce) {
   const auto engine = make_engine(endless_model({linear()}));
   ASSERT_TRUE(engine->sessions().create("a", 1).ok());
@@ -276,6 +290,32 @@ TEST(Engine, ATurnThatNeedsTooMuchMemoryEndsAlone) {
   EXPECT_EQ(fine->tokens, alone.turn({}, 300, {}));
   EXPECT_EQ(snapshot_of(*engine, "a"), before);
   EXPECT_EQ(engine->sessions().resident_bytes(), SessionTable::bytes_of({model, {}}));
+}
+
+TEST(Engine, AnOutputThatIsNotFiniteEndsThatTurnAlone) {
+  const auto model = endless_model({linear()});
+  const auto engine = make_engine(model);
+  ASSERT_TRUE(engine->sessions().create("a", 1).ok());
+  {
+    auto lease = engine->sessions().claim("a");
+    ASSERT_TRUE(lease.ok());
+    lease->session().state().data(0)[0] = std::numeric_limits<float>::quiet_NaN();
+  }
+  const std::string before = snapshot_of(*engine, "a");
+  Request other;
+  other.max_tokens = 200;
+  const auto fine = record(*engine, &other);
+  Handle handle = engine->submit(std::move(other)).handle;
+  Request request = endless("a");
+  request.prompt = {1, 2, 3};
+  const Record failed = play(*engine, std::move(request));
+  EXPECT_EQ(failed.end.reason, FinishReason::kError);
+  EXPECT_EQ(failed.end.error.code, ErrorCode::kCorrupt);
+  EXPECT_TRUE(failed.tokens.empty());
+  handle.wait();
+  Alone alone(model, 0);
+  EXPECT_EQ(fine->tokens, alone.turn({}, 200, {}));
+  EXPECT_EQ(snapshot_of(*engine, "a"), before);
 }
 
 TEST(Engine, DrainFinishesWhatItCanAndTakesNoMore) {
