@@ -59,6 +59,35 @@ TEST(Engine, StreamsGetATokenEveryRoundWhileALongPromptIsRead) {
   }
 }
 
+TEST(Engine, PromptsShareTheBudgetOfARound) {
+  constexpr int64_t kPrompts = 4;
+  const auto engine = make_engine(endless_model({linear()}));
+  std::vector<int64_t> read;  // prompt tokens so far, at each token of the stream
+  Request stream = endless();
+  stream.on_token = [&](const TokenEvent&) {
+    read.push_back(engine->metrics().prompt_tokens.load());
+  };
+  Handle handle = engine->submit(std::move(stream)).handle;
+  wait_until([&] { return engine->metrics().generated_tokens.load() > 0; });
+  std::vector<std::shared_ptr<Record>> readers;
+  std::vector<Handle> handles;
+  for (int64_t i = 0; i < kPrompts; ++i) {
+    Request request;
+    request.prompt = random_tokens(10 * 512, static_cast<uint64_t>(i));
+    request.max_tokens = 1;
+    readers.push_back(record(*engine, &request));
+    handles.push_back(engine->submit(std::move(request)).handle);
+  }
+  for (Handle& each : handles) each.wait();
+  handle.cancel();
+  handle.wait();
+  for (size_t i = 1; i < read.size(); ++i) {
+    // A prompt's last input is a step, which the budget does not count.
+    EXPECT_LE(read[i] - read[i - 1], 512 + kPrompts) << i;
+  }
+  EXPECT_LE(readers[kPrompts - 1]->rounds[0] - readers[0]->rounds[0], 2 * kPrompts);
+}
+
 TEST(Engine, ShortPromptsPassALongOne) {
   const auto engine = make_engine(endless_model({delta(), delta()}));
   Request request;
