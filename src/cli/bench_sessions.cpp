@@ -18,6 +18,7 @@ struct Options {
   int64_t streams = 32;
   int64_t tokens = 256;
   int64_t prompt_tokens = 4096;
+  int64_t prompt_budget = 512;
   int64_t repeats = 3;
   int64_t seed = 1;
 };
@@ -61,6 +62,7 @@ Json to_json(const Options& options, const SessionBenchResult& result) {
   json.set("inter_token_ms", gaps_json(result.all));
   json.set("inter_token_ms_with_prompts", prompts ? gaps_json(result.with_prompts) : Json());
   json.set("prompt_tokens", options.prompt_tokens);
+  json.set("prompt_budget", options.prompt_budget);
   json.set("prompt_tokens_per_second", prompts ? Json(result.prompt_tokens_per_second) : Json());
   json.set("threads", options.model.threads);
   return json;
@@ -108,6 +110,7 @@ Status run(const Options& options, Context& context) {
   bench.streams = options.streams;
   bench.tokens = options.tokens;
   bench.prompt_tokens = options.prompt_tokens;
+  bench.prompt_budget = options.prompt_budget;
   bench.repeats = options.repeats;
   bench.threads = static_cast<int>(options.model.threads);
   bench.seed = static_cast<uint64_t>(options.seed);
@@ -141,6 +144,10 @@ void add_bench_sessions(Command& program, Selection& selection) {
   command.integer("--tokens", options->tokens, 2, 1'000'000, "drawn by a stream (default: 256)");
   command.integer("--prompt-tokens", options->prompt_tokens, 1, 10'000'000,
                   "of the prompts that arrive while streams draw (default: 4096)");
+  command.integer(
+      "--prompt-budget", options->prompt_budget, 1, 1'000'000,
+      "prompt tokens read between two steps of the streams, saved up until a piece of 512 "
+      "fits (default: 512)");
   command.integer("--repeats", options->repeats, 1, 1000,
                   "of the throughputs, figures are medians (default: 3)");
   command.integer("--seed", options->seed, 0, INT64_MAX, "of tokens and draws (default: 1)");

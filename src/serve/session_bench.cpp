@@ -79,6 +79,7 @@ class Bench {
 Status Bench::run() {
   EngineOptions options;
   options.threads = options_.threads;
+  options.prompt_budget = options_.prompt_budget;
   options.max_queued_requests = options_.sessions + options_.streams;
   options.max_queued_tokens = 8 * options_.sessions + 2 * options_.prompt_tokens;
   TARN_ASSIGN(engine_, Engine::create(model_, options));
