@@ -83,14 +83,19 @@ void Session::reset() {
 }
 
 Session Session::clone() const {
-  Session copy(model_, state_.clone());
-  copy.rng_ = rng_;
-  copy.text_ = text_;
-  copy.tokens_ = tokens_;
-  copy.output_ = output_;
-  copy.dropped_ = dropped_;
-  copy.keep_tokens_ = keep_tokens_;
+  Session copy(model_, SequenceState(model_));
+  copy.rollback(*this);
   return copy;
+}
+
+void Session::rollback(const Session& mark) {
+  state_.copy_from(mark.state_);
+  rng_ = mark.rng_;
+  text_ = mark.text_;
+  tokens_ = mark.tokens_;
+  output_ = mark.output_;
+  dropped_ = mark.dropped_;
+  keep_tokens_ = mark.keep_tokens_;
 }
 
 Session Session::fork(uint64_t stream) const {

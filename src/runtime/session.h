@@ -57,8 +57,9 @@ class Session {
   Session fork(uint64_t stream) const;
   /// What rollback() returns to. Cost: a copy of the state.
   Session mark() const { return clone(); }
-  /// Becomes what it was at `mark`, random stream included. Cost: a copy of the state.
-  void rollback(const Session& mark) { *this = mark.clone(); }
+  /// Becomes what it was at `mark`, random stream included. Cost: a copy of the state into the memory
+  /// that is there.
+  void rollback(const Session& mark);
 
   const model::Model& model() const { return *model_; }
   const std::shared_ptr<const model::Model>& shared_model() const { return model_; }

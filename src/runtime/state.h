@@ -32,6 +32,8 @@ class SequenceState {
   void reset();
   /// A deep copy. Cost: used_bytes() of memory traffic.
   SequenceState clone() const;
+  /// Becomes a copy of `other`, of the same model; allocates only where its entries need more room.
+  void copy_from(const SequenceState& other);
   /// Makes room for `tokens` entries of every per-token tensor. Errors: kResource when that is more
   /// than the model's max_tokens (where it has one) or than kMaxTokens. Amortised O(1) per token.
   Status reserve(int64_t tokens);

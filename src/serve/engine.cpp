@@ -261,7 +261,7 @@ void Engine::admit() {
   }
   while (const TurnPointer turn = next_waiting()) {
     clock_.serve(turn->request().fairness_key);
-    const Status begun = turn->begin(model_, sessions_, metrics_);
+    const Status begun = turn->begin(model_, sessions_, &spares_, metrics_);
     if (!begun.ok()) {
       end(turn, FinishReason::kError, begun.error());
       continue;
@@ -356,7 +356,7 @@ void Engine::finish_round() {
 
 void Engine::end(const TurnPointer& turn, FinishReason reason, const Error& error) {
   if (turn->running) metrics_.running.fetch_sub(1, std::memory_order_relaxed);
-  const double seconds = turn->end(reason, error, sessions_, metrics_);
+  const double seconds = turn->end(reason, error, sessions_, &spares_, metrics_);
   const std::lock_guard lock(wake_->mutex);
   constexpr double kNewest = 0.1;  // weight of one turn in the mean
   mean_turn_seconds_ += kNewest * (seconds - mean_turn_seconds_);

@@ -100,6 +100,7 @@ class Engine {
   runtime::Generator generator_;
   std::vector<TurnPointer> running_;
   std::vector<TurnPointer> drawing_;
+  std::vector<runtime::Session> spares_;  // memory for the copies of running turns
   std::vector<runtime::Session*> batch_;
   FairClock clock_;
   int64_t credit_ = 0;  // prompt tokens that may be read

@@ -8,6 +8,18 @@ namespace tarn::serve {
 
 using runtime::Session;
 
+namespace {
+
+/// Whether the memory of a copy stays for later turns: giving it back and taking it again each time
+/// leaves holes in which small allocations settle. Caches would be kept at their largest.
+bool keep_spare(const Session& copy, size_t kept) {
+  constexpr int64_t kMostBytes = int64_t{64} << 20;
+  return copy.state().bytes_per_token() == 0 &&
+         (static_cast<int64_t>(kept) + 1) * SessionTable::bytes_of(copy) <= kMostBytes;
+}
+
+}  // namespace
+
 const char* finish_reason_name(FinishReason reason) {
   switch (reason) {
     case FinishReason::kStop: return "stop";
@@ -72,7 +84,7 @@ Status Turn::take_memory(const model::Model& model, SessionTable& table) {
 }
 
 Status Turn::begin(const std::shared_ptr<const model::Model>& model, SessionTable& table,
-                   Metrics& metrics) {
+                   std::vector<Session>* spares, Metrics& metrics) {
   queued_seconds_ = seconds_since_submit(Clock::now());
   metrics.queue_time.observe(queued_seconds_);
   has_text_ = model->config().modality == model::Modality::kBytes;
@@ -90,7 +102,13 @@ Status Turn::begin(const std::shared_ptr<const model::Model>& model, SessionTabl
     }
   }
   if (!own_) {
-    before_ = session_->mark();
+    if (spares->empty()) {
+      before_ = session_->mark();
+    } else {
+      before_ = std::move(spares->back());
+      spares->pop_back();
+      before_->rollback(*session_);
+    }
     sampler_before_ = std::exchange(lease_.sampler(), request_.sampler);
   }
   if (request_.seed) session_->rng() = {*request_.seed, 0, 0};
@@ -148,12 +166,14 @@ Result<std::optional<FinishReason>> Turn::deliver(Clock::time_point now, Metrics
   return std::optional<FinishReason>();
 }
 
-double Turn::end(FinishReason reason, const Error& error, SessionTable& table, Metrics& metrics) {
+double Turn::end(FinishReason reason, const Error& error, SessionTable& table,
+                 std::vector<Session>* spares, Metrics& metrics) {
   const bool keeps = reason == FinishReason::kStop || reason == FinishReason::kLength;
   if (before_ && !keeps) {
-    *session_ = std::move(*before_);
+    std::swap(*session_, *before_);
     lease_.sampler() = sampler_before_;
   }
+  if (before_ && keep_spare(*before_, spares->size())) spares->push_back(std::move(*before_));
   before_.reset();
   TurnEnd end;
   end.reason = reason;

@@ -6,6 +6,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <vector>
 
 #include "base/result.h"
 #include "runtime/sampler.h"
@@ -49,8 +50,9 @@ class Turn {
   Status take_memory(const model::Model& model, SessionTable& table);
   /// Makes or takes the session, remembers what it is, appends the prompt. `table` and `model` outlive
   /// the turn. Errors: the prompt does not fit the session; if_tokens; no memory.
+  /// `spares`: sessions whose memory the copy may take.
   Status begin(const std::shared_ptr<const model::Model>& model, SessionTable& table,
-               Metrics& metrics);
+               std::vector<runtime::Session>* spares, Metrics& metrics);
   runtime::Session& session() { return *session_; }
   /// Whether more than one input waits: they share the budget for prompts.
   bool is_reading() const { return session_->evaluable() > 1; }
@@ -68,7 +70,8 @@ class Turn {
 
   /// Rolls the session back unless `reason` keeps it, gives it up, then calls on_end. Once.
   /// Seconds since submit.
-  double end(FinishReason reason, const Error& error, SessionTable& table, Metrics& metrics);
+  double end(FinishReason reason, const Error& error, SessionTable& table,
+             std::vector<runtime::Session>* spares, Metrics& metrics);
 
   bool running = false;      ///< in the engine's rounds
   uint64_t arrival = 0;      ///< number in the queue
