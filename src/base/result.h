@@ -17,7 +17,7 @@ enum class ErrorCode {
   kResource,         ///< a limit of memory or size would be passed
   kIo,               ///< the operating system refused a read or a write
   kCancelled,        ///< stopped on request
-  kConflict,         ///< somebody else changed it, or holds it
+  kConflict,         ///< something else holds or has changed it, or it is in use
   kReadOnly,         ///< writes were stopped, after a failure or by choice
 };
 

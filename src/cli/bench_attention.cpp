@@ -1,4 +1,5 @@
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
@@ -134,7 +135,7 @@ Result<std::vector<Case>> cases_of(const Options& options, const std::atomic<boo
                    .seed = static_cast<uint64_t>(options.seed),
                    .cancel = cancel};
       const Status form = runtime::check_form(*mixer, *parsed, one.bench);
-      if (!form.ok() && !asked) continue;
+      if (!form.ok() && (!asked || options.mixers.empty())) continue;
       if (!form.ok()) {
         return Error{ErrorCode::kUnsupported,
                      fmt::format("{} of {} rows: {}", name, options.dtype, form.error().message),
@@ -147,9 +148,13 @@ Result<std::vector<Case>> cases_of(const Options& options, const std::atomic<boo
     }
   }
   if (cases.empty()) {
-    return Error{ErrorCode::kUnsupported,
-                 fmt::format("no mixer has a form of {} rows for this config", options.dtype),
-                 "--dtype"};
+    return Error{
+        ErrorCode::kUnsupported,
+        fmt::format(
+            "no mixer has {} of {} rows for this config",
+            options.forms.empty() ? "a form" : fmt::format("{}", fmt::join(options.forms, ", ")),
+            options.dtype),
+        "--dtype"};
   }
   return cases;
 }

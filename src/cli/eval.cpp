@@ -9,6 +9,7 @@
 #include "base/file.h"
 #include "base/json_override.h"
 #include "cli/command.h"
+#include "cli/eval_frames.h"
 #include "cli/model_options.h"
 #include "cli/prompt_stop.h"
 #include "runtime/evaluate.h"
@@ -26,6 +27,9 @@ struct Options {
   int64_t batch = 8;
   std::string form = "chunk";
   std::vector<int64_t> positions;
+  int64_t beam = 0;
+  int64_t stream = 0;
+  bool transcripts = false;
 };
 
 mixers::Form form_from_name(const std::string& name) {
@@ -86,13 +90,38 @@ const char* bits_unit(model::Modality modality) {
   switch (modality) {
     case model::Modality::kBytes: return "bits_per_byte";
     case model::Modality::kTokens: return "bits_per_token";
-    case model::Modality::kImage: break;
+    case model::Modality::kImage:
+    case model::Modality::kFrames: break;
   }
   return "bits_per_dim";
 }
 
+/// Options of models over frames do not go with others, nor the other way round.
+Status check_options(const Options& options, bool over_frames) {
+  using Given = std::vector<std::pair<bool, const char*>>;
+  const Given of_frames = {{options.beam > 0, "--beam"},
+                           {options.stream > 0, "--stream"},
+                           {options.transcripts, "--transcripts"}};
+  const Given of_symbols = {{options.length > 0, "--length"},
+                            {!options.positions.empty(), "--positions"}};
+  for (const auto& [given, name] : over_frames ? of_symbols : of_frames) {
+    if (!given) continue;
+    return invalid_argument(
+        over_frames ? "is for models over symbols" : "is for models over frames", name);
+  }
+  return {};
+}
+
 Status run(const Options& options, Context& context) {
   TARN_ASSIGN(const auto model, options.model.load());
+  const bool over_frames = model->config().modality == model::Modality::kFrames;
+  TARN_RETURN_IF_ERROR(check_options(options, over_frames));
+  if (over_frames) {
+    return eval_frames(model,
+                       {options.data, options.split, options.overrides, options.limit, options.beam,
+                        options.stream, options.model.threads, options.transcripts},
+                       context);
+  }
   TARN_ASSIGN(const data::SequenceDataset dataset, load_data(model->config(), options));
   const int64_t count = options.limit > 0 ? std::min(options.limit, dataset.count) : dataset.count;
   std::vector<std::vector<int32_t>> sequences;
@@ -154,16 +183,18 @@ Status run(const Options& options, Context& context) {
 
 void add_eval(Command& program, Selection& selection) {
   auto options = std::make_shared<Options>();
-  Command command = program.add(selection, "eval",
-                                "Bits per dimension (byte, token) and accuracy of a model on data",
-                                [options](Context& context) { return run(*options, context); });
+  Command command = program.add(
+      selection, "eval",
+      "Bits per dimension (byte, token) and accuracy of a model on data, or phone errors",
+      [options](Context& context) { return run(*options, context); });
   options->model.add_to(command);
   command.required_text(
       "--data", options->data, "PATH",
       "folder of the data set, a text file, or for models over tokens a JSON file "
       "with the data to generate (alone or in a training config)");
   command.texts("--set", options->overrides, "KEY=VALUE",
-                "change what that JSON file says, e.g. data.min_pairs=8");
+                "change what that JSON file says, e.g. data.min_pairs=8, or which frames are read, "
+                "e.g. data.join=2400");
   command.text("--split", options->split, "", "train, valid or test (default)");
   command.integer("--limit", options->limit, 1, 1'000'000'000, "only the first sequences");
   command.integer("--length", options->length, 1, 1'000'000'000,
@@ -172,7 +203,16 @@ void add_eval(Command& program, Selection& selection) {
                    "also the bits of ranges of positions that end there, e.g. 256,1024,4096");
   command.integer("--batch", options->batch, 1, 65'536, "sequences per pass (default: 8)");
   command.choice("--form", options->form, {"chunk", "parallel", "step"},
-                 "chunk (default), parallel or step");
+                 "chunk (default), parallel or step; of models over symbols");
+  command.integer(
+      "--beam", options->beam, 1, 1'000,
+      "models over frames: prefixes of the beam search (default: the most probable path)");
+  command.integer(
+      "--stream", options->stream, 1, 1'000'000,
+      "causal models over frames: hear that many frames at a time, with a state between");
+  command.exclusive({"--beam", "--stream"});
+  command.flag("--transcripts", options->transcripts,
+               "models over frames: print what was said and what was heard");
 }
 
 }  // namespace tarn::cli

@@ -9,6 +9,7 @@
 #include "report/png.h"
 #include "runtime/generate.h"
 #include "runtime/process_memory.h"
+#include "runtime/state.h"
 #include "runtime/utf8.h"
 
 namespace tarn::cli {
@@ -124,6 +125,7 @@ void print_figures(const runtime::GenerateResult& result, const Options& options
 Status run(Options& options, Context& context) {
   TARN_ASSIGN(const auto model, options.model.load());
   const model::ModelConfig& config = model->config();
+  TARN_RETURN_IF_ERROR(runtime::check_causal(*model));
   if (options.length == 0 && config.max_tokens == 0) {
     return invalid_argument("is missing: the model has no max_tokens that it could be", "--length");
   }

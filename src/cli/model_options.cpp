@@ -173,7 +173,8 @@ Result<data::DataSpec> data_spec_for(const model::ModelConfig& config, int64_t l
                                 "--length");
       }
       return spec;
-    case model::Modality::kTokens: break;
+    case model::Modality::kTokens:
+    case model::Modality::kFrames: break;
   }
   return Error{ErrorCode::kUnsupported,
                fmt::format("no data set fits a model over {}{}", modality_name(config.modality),
@@ -213,6 +214,7 @@ const char* modality_name(model::Modality modality) {
     case model::Modality::kTokens: return "tokens";
     case model::Modality::kBytes: return "bytes";
     case model::Modality::kImage: return "images";
+    case model::Modality::kFrames: return "frames";
   }
   return "tokens";
 }

@@ -71,7 +71,7 @@ Result<data::SequenceDataset> load_data(const model::ModelConfig& config, const 
 /// Sequence `index` of a data set as tokens.
 std::vector<int32_t> sequence_tokens(const data::SequenceDataset& dataset, int64_t index);
 
-/// "images", "bytes" or "tokens".
+/// "images", "bytes", "tokens" or "frames".
 const char* modality_name(model::Modality modality);
 
 }  // namespace tarn::cli

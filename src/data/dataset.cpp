@@ -74,6 +74,8 @@ void SequenceDataset::sequence(int64_t epoch, int64_t index, uint8_t* tokens,
   if (counted != nullptr) std::memset(counted, 1, static_cast<size_t>(length));
 }
 
+bool is_frames(DataKind kind) { return kind == DataKind::kAn4Mfcc; }
+
 bool is_generated(DataKind kind) { return kind == DataKind::kCopy || kind == DataKind::kRecall; }
 
 SequenceShape sequence_shape(const DataSpec& spec) {
@@ -84,6 +86,7 @@ SequenceShape sequence_shape(const DataSpec& spec) {
     case DataKind::kCopy: return {2 * spec.max_symbols + 1, spec.symbols + 2};
     case DataKind::kRecall:
       return {4 * spec.max_pairs + spec.max_filler, spec.keys + spec.values + spec.fillers + 1};
+    case DataKind::kAn4Mfcc: break;
   }
   return {};
 }
@@ -103,6 +106,8 @@ Result<SequenceDataset> load(const DataSpec& spec, const std::string& directory,
       case DataKind::kMnist: return load_mnist(spec, directory, split);
       case DataKind::kCifar10: return load_cifar10(spec, directory, split);
       case DataKind::kTextBytes: return load_text_bytes(spec, directory, split);
+      case DataKind::kAn4Mfcc:
+        return invalid_argument("the data is frames, wanted sequences of symbols", directory);
       case DataKind::kCopy:
       case DataKind::kRecall: break;
     }

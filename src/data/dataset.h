@@ -15,6 +15,7 @@ enum class DataKind : uint8_t {
   kTextBytes,  ///< bytes of one file, cut into windows
   kCopy,       ///< generated: symbols, separator, the same symbols again
   kRecall,     ///< generated: pairs of keys and values, then the keys asked again
+  kAn4Mfcc,    ///< speech: cepstra of utterances and their phones (data/frames.h)
 };
 enum class Split : uint8_t { kTrain, kValid, kTest };
 
@@ -48,12 +49,19 @@ struct DataSpec {
   int64_t max_filler = 0;
   /// copy, recall: sequences per epoch.
   int64_t epoch_sequences = 65'536;
+  /// an4_mfcc: every that many-th of the training speakers is in the valid split instead.
+  int64_t holdout_speakers = 10;
+  /// an4_mfcc: utterances of one speaker are joined until they have that many frames; 0: they are not.
+  int64_t join = 0;
 };
 
 /// Reads {"kind": …, keys of that kind}. Unknown keys are errors that name the key.
 Result<DataSpec> parse_data_spec(const Json& json, const std::string& where);
 /// The document that parses to the same spec.
 Json to_json(const DataSpec& spec);
+
+/// Whether sequences are frames with labels: load_frames() (data/frames.h) instead of load().
+bool is_frames(DataKind kind);
 
 /// Whether sequences are computed from the seed instead of read from files.
 bool is_generated(DataKind kind);
@@ -62,7 +70,7 @@ struct SequenceShape {
   int64_t length = 0;
   int64_t vocabulary = 0;
 };
-/// What sequences of that spec look like, without reading any.
+/// What sequences of that spec look like, without reading any; zeros for frames.
 SequenceShape sequence_shape(const DataSpec& spec);
 
 /// One split in memory: `count` sequences of `length` tokens, each token < `vocabulary`.

@@ -7,7 +7,8 @@
 namespace tarn::data {
 namespace {
 
-const std::vector<std::string> kKindNames{"mnist", "cifar10", "text_bytes", "copy", "recall"};
+const std::vector<std::string> kKindNames{"mnist", "cifar10", "text_bytes",
+                                          "copy",  "recall",  "an4_mfcc"};
 
 constexpr int64_t kMaxLength = int64_t{1} << 24;
 
@@ -26,6 +27,12 @@ void read_copy_keys(JsonReader& reader, DataSpec& spec) {
   spec.max_symbols = reader.integer("max_symbols", 1, kMaxLength / 4, spec.max_symbols);
   spec.min_symbols = reader.integer("min_symbols", 1, spec.max_symbols, spec.min_symbols);
   spec.epoch_sequences = reader.integer("epoch_sequences", 1, 1 << 30, spec.epoch_sequences);
+}
+
+void read_an4_keys(JsonReader& reader, DataSpec& spec) {
+  constexpr int64_t kMostFrames = 1'000'000;
+  spec.holdout_speakers = reader.integer("holdout_speakers", 2, 1'000'000, spec.holdout_speakers);
+  spec.join = reader.integer("join", 0, kMostFrames, spec.join);
 }
 
 void read_recall_keys(JsonReader& reader, DataSpec& spec) {
@@ -59,6 +66,7 @@ Result<DataSpec> parse_data_spec(const Json& json, const std::string& where) {
     case DataKind::kTextBytes: read_text_keys(reader, spec); break;
     case DataKind::kCopy: read_copy_keys(reader, spec); break;
     case DataKind::kRecall: read_recall_keys(reader, spec); break;
+    case DataKind::kAn4Mfcc: read_an4_keys(reader, spec); break;
   }
   TARN_RETURN_IF_ERROR(reader.finish());
   return spec;
@@ -91,6 +99,10 @@ Json to_json(const DataSpec& spec) {
       json.set("min_filler", spec.min_filler);
       json.set("max_filler", spec.max_filler);
       json.set("epoch_sequences", spec.epoch_sequences);
+      break;
+    case DataKind::kAn4Mfcc:
+      json.set("holdout_speakers", spec.holdout_speakers);
+      json.set("join", spec.join);
       break;
   }
   return json;

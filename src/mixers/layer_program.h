@@ -137,6 +137,11 @@ class LayerBuilder {
               std::vector<ParamSpec> params = {}, std::vector<StateSpec> states = {},
               std::shared_ptr<const StageOptions> options = nullptr);
 
+  /// A stage of another program on other inputs, its parameters' names behind `prefix`, without its
+  /// state: for layers that keep none.
+  Slice copy(const LayerProgram& program, const Stage& stage, std::vector<Slice> inputs,
+             const std::string& prefix);
+
   /// The last linear map, to the model's width, and the finished program.
   LayerProgram finish(const std::string& name, const Slice& input, const LinearOptions& options);
   LayerProgram finish(const std::string& name, const Slice& input) {

@@ -217,4 +217,12 @@ std::span<const MixerDef* const> all_mixers();
 /// The mechanism of that name, or an error that lists the known names.
 Result<const MixerDef*> find_mixer(const std::string& name, const std::string& where);
 
+/// A mechanism with its config.
+struct ConfiguredMixer {
+  const MixerDef* def = nullptr;
+  std::shared_ptr<const MixerConfig> config;
+};
+/// Reads {"name": …, keys of that mechanism}.
+Result<ConfiguredMixer> parse_mixer(const Json& json, int64_t model_dim, const std::string& where);
+
 }  // namespace tarn::mixers

@@ -13,11 +13,11 @@
 namespace tarn::model {
 namespace {
 
-const std::vector<std::string> kModalities = {"tokens", "bytes", "image"};
+const std::vector<std::string> kModalities = {"tokens", "bytes", "image", "frames"};
 const std::vector<std::string> kPositions = {"none", "learned", "sinusoidal"};
 const std::vector<std::string> kNorms = {"layer_norm", "rms_norm"};
 const std::vector<std::string> kPlacements = {"post", "pre"};
-const std::vector<std::string> kHeads = {"categorical", "discretised_logistic_mixture"};
+const std::vector<std::string> kHeads = {"categorical", "discretised_logistic_mixture", "ctc"};
 const std::vector<std::string> kActivations = {"relu", "gelu", "gelu_tanh", "silu"};
 
 /// The double whose shortest decimal form is that of `value`: 1e-05 instead of 9.99999974e-06.
@@ -42,6 +42,32 @@ void read_image(JsonReader& top, ModelConfig& config, Status& status) {
   config.image_height = reader.integer("height", 1, kMaxImageSide);
   config.image_channels = reader.integer("channels", 1, 4, 1);
   status = reader.finish();
+}
+
+void read_frames(JsonReader& top, ModelConfig& config, Status& status) {
+  const bool over_frames = config.modality == Modality::kFrames;
+  const Json* json = over_frames ? top.required("frames") : top.optional("frames");
+  if (json == nullptr) return;
+  if (!over_frames) {
+    top.fail("frames", "is only for modality frames");
+    return;
+  }
+  JsonReader reader(*json, top.path("frames"));
+  config.frame_features = reader.integer("features", 1, kMaxFeatures);
+  config.frame_stack = reader.integer("stack", 1, kMaxStack, 1);
+  status = reader.finish();
+}
+
+/// Input symbols, which models over frames do not have.
+void read_symbols(JsonReader& top, ModelConfig& config) {
+  if (config.modality != Modality::kFrames) {
+    config.vocabulary = top.integer("vocabulary", 1, kMaxVocabulary);
+    config.start_token = top.integer("start_token", 0, kMaxVocabulary - 1);
+    return;
+  }
+  for (const char* key : {"vocabulary", "start_token", "embedding_lags"}) {
+    if (top.optional(key) != nullptr) top.fail(key, "is not for modality frames");
+  }
 }
 
 void read_position(JsonReader& top, ModelConfig& config, Status& status) {
@@ -83,6 +109,26 @@ void read_norm(JsonReader& top, ModelConfig& config, Status& status) {
   status = reader.finish();
 }
 
+void read_symbol_names(JsonReader& reader, HeadConfig& head) {
+  const Json* json = reader.optional("symbols");
+  if (json == nullptr) return;
+  const Json::Array* names = json->as_array();
+  bool valid = names != nullptr && static_cast<int64_t>(names->size()) == head.classes - 1;
+  for (const Json& item : valid ? *names : Json::Array{}) {
+    const std::string* name = item.as_string();
+    valid = valid && name != nullptr && !name->empty() &&
+            static_cast<int64_t>(name->size()) <= kMaxSymbolBytes &&
+            std::find(head.symbols.begin(), head.symbols.end(), *name) == head.symbols.end();
+    if (valid) head.symbols.push_back(*name);
+  }
+  if (valid) return;
+  reader.fail("symbols",
+              fmt::format("must be the {} different names of classes 1 to {}, of 1 to {} "
+                          "bytes each, got {}",
+                          head.classes - 1, head.classes - 1, kMaxSymbolBytes,
+                          json_quote(json->dump(), 60)));
+}
+
 void read_head(JsonReader& top, ModelConfig& config, Status& status) {
   const Json* json = top.required("head");
   if (json == nullptr) return;
@@ -91,12 +137,20 @@ void read_head(JsonReader& top, ModelConfig& config, Status& status) {
   const char* size_key = "classes";
   if (config.head.kind == HeadKind::kCategorical) {
     config.head.classes = reader.integer("classes", 1, kMaxVocabulary);
+  } else if (config.head.kind == HeadKind::kCtc) {
+    config.head.classes = reader.integer("classes", 2, kMaxLevels);
+    read_symbol_names(reader, config.head);
   } else {
     size_key = "levels";
     config.head.components = reader.integer("components", 1, kMaxComponents, 10);
     config.head.classes = reader.integer("levels", 2, kMaxLevels, 256);
   }
-  if (config.head.classes > config.vocabulary) {
+  const bool over_frames = config.modality == Modality::kFrames;
+  if ((config.head.kind == HeadKind::kCtc) != over_frames) {
+    reader.fail("kind", over_frames ? "must be ctc for modality frames"
+                                    : "ctc is only for modality frames");
+  }
+  if (!over_frames && config.head.classes > config.vocabulary) {
     reader.fail(size_key, fmt::format("is {}, but what the model predicts must be in its "
                                       "vocabulary of {}",
                                       config.head.classes, config.vocabulary));
@@ -107,17 +161,9 @@ void read_head(JsonReader& top, ModelConfig& config, Status& status) {
 Result<LayerConfig> read_mixer(const Json& json, int64_t model_dim, const std::string& where) {
   LayerConfig layer;
   layer.mixer_json = json;
-  const Json* name = json.find("name");
-  if (json.as_object() == nullptr || name == nullptr || name->as_string() == nullptr) {
-    return invalid_argument("must be an object with a string \"name\"", where);
-  }
-  TARN_ASSIGN(layer.mixer, mixers::find_mixer(*name->as_string(), where + ".name"));
-  Json::Object rest;
-  for (const Json::Member& member : *json.as_object()) {
-    if (member.first != "name") rest.push_back(member);
-  }
-  TARN_ASSIGN(layer.mixer_config,
-              layer.mixer->parse_config(Json(std::move(rest)), model_dim, where));
+  TARN_ASSIGN(mixers::ConfiguredMixer mixer, mixers::parse_mixer(json, model_dim, where));
+  layer.mixer = mixer.def;
+  layer.mixer_config = std::move(mixer.config);
   layer.rows = mixers::layer_rows(*layer.mixer, *layer.mixer_config);
   return layer;
 }
@@ -180,7 +226,7 @@ Status check_rows(const ModelConfig& config, const std::string& where) {
 
 /// Rules between keys.
 void check_together(JsonReader& top, const ModelConfig& config) {
-  if (config.start_token >= config.vocabulary) {
+  if (config.modality != Modality::kFrames && config.start_token >= config.vocabulary) {
     top.fail("start_token", fmt::format("is {}, must be below the vocabulary of {}",
                                         config.start_token, config.vocabulary));
   }
@@ -230,23 +276,25 @@ Result<ModelConfig> parse_model_config(const Json& json, const std::string& wher
     reader.fail("format_version",
                 "is " + json_quote(version->dump(), 20) + ", this build reads version 1");
   }
-  Status image, position, norm, head;
+  Status image, frames, position, norm, head;
   config.modality = static_cast<Modality>(reader.choice("modality", kModalities));
   read_image(reader, config, image);
-  config.vocabulary = reader.integer("vocabulary", 1, kMaxVocabulary);
-  config.start_token = reader.integer("start_token", 0, kMaxVocabulary - 1);
+  read_frames(reader, config, frames);
+  read_symbols(reader, config);
   config.model_dim = reader.integer("model_dim", 1, kMaxModelDim);
   config.max_tokens = reader.integer("max_tokens", 0, kMaxTokens);
   read_position(reader, config, position);
-  read_lags(reader, config);
+  if (config.modality != Modality::kFrames) read_lags(reader, config);
   config.embedding_scale = static_cast<float>(reader.number("embedding_scale", 0.0, 1000.0, 0.02));
   config.embedding_norm = reader.boolean("embedding_norm", false);
   read_norm(reader, config, norm);
   const Json* layers = reader.required("layers");
   read_head(reader, config, head);
-  if (image.ok() && position.ok() && norm.ok() && head.ok()) check_together(reader, config);
+  if (image.ok() && frames.ok() && position.ok() && norm.ok() && head.ok())
+    check_together(reader, config);
   TARN_RETURN_IF_ERROR(reader.finish());
   TARN_RETURN_IF_ERROR(image);
+  TARN_RETURN_IF_ERROR(frames);
   TARN_RETURN_IF_ERROR(position);
   TARN_RETURN_IF_ERROR(norm);
   TARN_RETURN_IF_ERROR(head);
@@ -275,8 +323,13 @@ Json to_json(const ModelConfig& config) {
                                    {"height", config.image_height},
                                    {"channels", config.image_channels}});
   }
-  json.set("vocabulary", config.vocabulary);
-  json.set("start_token", config.start_token);
+  if (config.modality == Modality::kFrames) {
+    json.set("frames",
+             Json::Object{{"features", config.frame_features}, {"stack", config.frame_stack}});
+  } else {
+    json.set("vocabulary", config.vocabulary);
+    json.set("start_token", config.start_token);
+  }
   json.set("model_dim", config.model_dim);
   json.set("max_tokens", config.max_tokens);
   Json position = Json::Object{{"kind", name(kPositions, config.position)}};
@@ -314,8 +367,11 @@ Json to_json(const ModelConfig& config) {
   }
   json.set("layers", layers);
   Json head = Json::Object{{"kind", name(kHeads, config.head.kind)}};
-  if (config.head.kind == HeadKind::kCategorical) {
+  if (config.head.kind != HeadKind::kDiscretisedLogisticMixture) {
     head.set("classes", config.head.classes);
+    if (!config.head.symbols.empty()) {
+      head.set("symbols", Json::Array(config.head.symbols.begin(), config.head.symbols.end()));
+    }
   } else {
     head.set("components", config.head.components);
     head.set("levels", config.head.classes);

@@ -22,9 +22,11 @@ enum class PositionKind : uint8_t { kNone, kLearned, kSinusoidal };
 enum class HeadKind : uint8_t {
   kCategorical,                 ///< logits over `classes`
   kDiscretisedLogisticMixture,  ///< Salimans 2017, one channel: [weights | means | log scales]
+  kCtc,  ///< logits over `classes` per row; class 0 is the blank (Graves 2006)
 };
-/// What the token stream is; decides how prompts and outputs are read and drawn, nothing else.
-enum class Modality : uint8_t { kTokens, kBytes, kImage };
+/// What the model reads: symbols (as tokens, bytes or pixels, which decides how prompts and outputs are
+/// read and drawn), or rows of real numbers.
+enum class Modality : uint8_t { kTokens, kBytes, kImage, kFrames };
 
 /// Caps on what a config may ask for, checked before anything is allocated.
 inline constexpr int64_t kMaxModelDim = 65'536;
@@ -36,6 +38,9 @@ inline constexpr int64_t kMaxComponents = 1024;
 inline constexpr int64_t kMaxLevels = 65'536;
 inline constexpr int64_t kMaxImageSide = 65'536;
 inline constexpr int64_t kMaxEmbeddingLag = 65'536;
+inline constexpr int64_t kMaxFeatures = 65'536;
+inline constexpr int64_t kMaxStack = 64;
+inline constexpr int64_t kMaxSymbolBytes = 64;
 inline constexpr int64_t kMaxParameters = int64_t{1} << 36;
 
 struct LayerConfig {
@@ -51,14 +56,17 @@ struct LayerConfig {
 
 struct HeadConfig {
   HeadKind kind = HeadKind::kCategorical;
-  int64_t classes = 0;     ///< kCategorical: classes; mixture: levels (256)
-  int64_t components = 0;  ///< mixture only
-  int64_t output_dim() const { return kind == HeadKind::kCategorical ? classes : 3 * components; }
+  int64_t classes = 0;                    ///< kCategorical: classes; mixture: levels (256)
+  int64_t components = 0;                 ///< mixture only
+  std::vector<std::string> symbols = {};  ///< kCtc: names of classes 1, 2, …; or none
+  int64_t output_dim() const {
+    return kind == HeadKind::kDiscretisedLogisticMixture ? 3 * components : classes;
+  }
 };
 
 /// config.json of a model folder, validated. Schema: docs/formats/model.md.
 struct ModelConfig {
-  int64_t vocabulary = 0;   ///< input symbols, the start token included
+  int64_t vocabulary = 0;   ///< input symbols, the start token included; 0: over frames
   int64_t start_token = 0;  ///< the input at position 0: the model predicts token 0 from it
   int64_t model_dim = 0;
   int64_t max_tokens = 0;  ///< longest sequence; 0 only where no position table limits it
@@ -76,6 +84,13 @@ struct ModelConfig {
   HeadConfig head;
   Modality modality = Modality::kTokens;
   int64_t image_width = 0, image_height = 0, image_channels = 0;
+  int64_t frame_features = 0;  ///< kFrames: numbers per frame
+  int64_t frame_stack = 0;     ///< kFrames: consecutive frames that make one input row
+
+  /// Numbers of one input row over frames; 0: over symbols.
+  int64_t input_width() const { return frame_features * frame_stack; }
+  /// Input rows of `frames` frames: the last one may be filled up with zeros.
+  int64_t input_rows(int64_t frames) const { return (frames + frame_stack - 1) / frame_stack; }
 
   /// Values per row of the buffer through which layers hand rows on; 0: none does.
   int64_t handed_on_width() const;

@@ -179,7 +179,7 @@ void run_group(const Call& call, const Group& group, ThreadPool* pool, Arena& ar
   args.arena = &arena;
   float* const* history =
       call.states.size() > call.config.layers.size() ? call.states.back().tensors[0] : nullptr;
-  embed(call.config, call.weights, call.batch, history, group.first, group.end, x);
+  embed(call.config, call.weights, call.batch, history, group.first, group.end, x, pool);
   if (history != nullptr) {
     update_history(call.config, call.batch, history, group.first, group.end);
   }

@@ -29,6 +29,23 @@ void add_position(const ModelConfig& config, const DecoderWeights& weights, int6
   }
 }
 
+void embed_frames(const ModelConfig& config, const DecoderWeights& weights, const TokenBatch& batch,
+                  int64_t first, int64_t end, float* x, ThreadPool* pool) {
+  const int64_t width = config.input_width();
+  const int64_t dim = config.model_dim;
+  const int64_t first_row = batch.sequences.begin[first];
+  const int64_t rows = batch.sequences.begin[end - 1] + batch.sequences.length[end - 1] - first_row;
+  weights.input.multiply(rows, batch.frames + first_row * width, width, x, dim,
+                         kernels::Activation::kNone, false, pool);
+  if (config.position == PositionKind::kNone) return;
+  for (int64_t i = first; i < end; ++i) {
+    const int64_t start = batch.positions != nullptr ? batch.positions[i] : 0;
+    for (int64_t r = 0; r < batch.sequences.length[i]; ++r, x += dim) {
+      add_position(config, weights, start + r, x, x);
+    }
+  }
+}
+
 /// The input `lag` steps before input `row` of a sequence.
 int64_t earlier_input(const ModelConfig& config, const int32_t* inputs, const float* history,
                       int64_t row, int64_t lag) {
@@ -48,8 +65,12 @@ mixers::StateSpec input_history_spec(const ModelConfig& config) {
 }
 
 void embed(const ModelConfig& config, const DecoderWeights& weights, const TokenBatch& batch,
-           float* const* history, int64_t first, int64_t end, float* x) {
+           float* const* history, int64_t first, int64_t end, float* x, ThreadPool* pool) {
   const int64_t dim = config.model_dim;
+  if (config.modality == Modality::kFrames) {
+    embed_frames(config, weights, batch, first, end, x, pool);
+    return;
+  }
   for (int64_t i = first; i < end; ++i) {
     const int64_t start = batch.positions != nullptr ? batch.positions[i] : 0;
     const int32_t* inputs = batch.tokens + batch.sequences.begin[i];

@@ -14,8 +14,9 @@ mixers::StateSpec input_history_spec(const ModelConfig& config);
 ///   x = token[input] + position[p] + Σ_j lagged_j[the input lag_j steps back]
 /// summed in that order, [rows, D] dense. `history` points to each sequence's history before the
 /// call (index: the batch's), or is null: then sequences are whole and begin with the start token.
+/// Over frames x = W·frames + b + position[p].
 void embed(const ModelConfig& config, const DecoderWeights& weights, const TokenBatch& batch,
-           float* const* history, int64_t first, int64_t end, float* x);
+           float* const* history, int64_t first, int64_t end, float* x, ThreadPool* pool);
 
 /// Moves the inputs of sequences [first, end) into their histories.
 void update_history(const ModelConfig& config, const TokenBatch& batch, float* const* history,

@@ -73,7 +73,11 @@ class Assembler {
 
   Result<DecoderWeights> assemble(const kernels::PackOptions& options) {
     DecoderWeights weights;
-    TARN_ASSIGN(weights.token, next());
+    if (config_.modality == Modality::kFrames) {
+      TARN_ASSIGN(weights.input, next_linear(options));
+    } else {
+      TARN_ASSIGN(weights.token, next());
+    }
     if (config_.position == PositionKind::kLearned) {
       TARN_ASSIGN(weights.position, next());
     } else if (config_.position == PositionKind::kSinusoidal) {
@@ -106,6 +110,7 @@ class Assembler {
     TARN_CHECK(index_ == table_.size());
     bytes_ +=
         weights.token.size_bytes() + weights.position.size_bytes() + weights.head.size_bytes();
+    if (config_.modality == Modality::kFrames) bytes_ += weights.input.size_bytes();
     return weights;
   }
 

@@ -21,6 +21,8 @@ struct TokenBatch {
   kernels::Sequences sequences;        ///< packed: begin[0] = 0, no gaps
   const int64_t* positions = nullptr;  ///< tokens each sequence has seen before
   const int32_t* tokens = nullptr;     ///< input symbol of every row
+  /// Over frames instead: [rows, input_width()], each row its frames one after another.
+  const float* frames = nullptr;
 };
 
 /// Which rows' head outputs are wanted.

@@ -186,7 +186,11 @@ std::vector<ParamSpec> parameter_table(const ModelConfig& config) {
   const auto add_token_table = [&](const std::string& name, float scale) {
     table.push_back({name, {config.vocabulary, dim}, token_start(config, scale), false});
   };
-  add_token_table("embedding.token.weight", config.embedding_scale);
+  if (config.modality == Modality::kFrames) {
+    add_linear("embedding.input", dim, config.input_width(), constant(0.0f), table);
+  } else {
+    add_token_table("embedding.token.weight", config.embedding_scale);
+  }
   if (config.position == PositionKind::kLearned) {
     table.push_back(
         {"embedding.position.weight", {config.max_tokens, dim}, position_start(config), false});

@@ -9,7 +9,9 @@ namespace tarn::model {
 
 /// The model's parameters in file order: the single truth that training creates, the safetensors
 /// file stores and the runtime reads. Linear weights are [out, in]. Names:
-///   embedding.token.weight [vocabulary, D]     embedding.position.weight [max_tokens, D] (learned)
+///   embedding.token.weight [vocabulary, D], or over frames embedding.input.weight
+///   [D, features·stack] and embedding.input.bias
+///   embedding.position.weight [max_tokens, D] (learned)
 ///   embedding.lag_L.weight [vocabulary, D] for every L of embedding_lags
 ///   embedding.norm.{weight,bias} (when configured)
 ///   layers.I.norm1.{weight,bias}  layers.I.mixer.<mixer's own>  layers.I.norm2.{weight,bias}

@@ -24,8 +24,9 @@ struct BlockWeights {
 
 /// All weights of a model in the form that the decoder reads.
 struct DecoderWeights {
-  Buffer<float> token;     // [vocabulary, D]
-  Buffer<float> position;  // learned: [max_tokens, D]; sinusoidal: its first rows; or empty
+  Buffer<float> token;          // [vocabulary, D]; empty over frames
+  kernels::PackedMatrix input;  // over frames: [D, features·stack]
+  Buffer<float> position;       // learned: [max_tokens, D]; sinusoidal: its first rows; or empty
   std::vector<Buffer<float>> lagged;  // [vocabulary, D] each, in the order of embedding_lags
   NormWeights embedding_norm;         // where the config has one
   std::vector<BlockWeights> blocks;

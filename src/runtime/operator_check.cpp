@@ -192,8 +192,16 @@ Result<std::string> operator_config(const mixers::MixerDef& mixer, int64_t num_h
   for (const Size& size : {Size{"num_heads", num_heads, 8}, Size{"key_dim", key_dim, 64},
                            Size{"value_dim", value_dim, 64}, Size{"hidden_dim", 0, kWidth},
                            Size{"inner_dim", 0, kWidth}}) {
+    // A mechanism around another one has the sizes of that one.
+    const Json* inner = json.find("mixer");
+    Json sized = inner != nullptr ? *inner : json;
+    sized.set(size.key, size.asked > 0 ? size.asked : size.otherwise);
     Json with = json;
-    with.set(size.key, size.asked > 0 ? size.asked : size.otherwise);
+    if (inner != nullptr) {
+      with.set("mixer", std::move(sized));
+    } else {
+      with = std::move(sized);
+    }
     const auto parsed = mixer.parse_config(with, 64, mixer.name);
     if (!parsed.ok() && size.asked > 0) return parsed.error();
     if (parsed.ok()) json = std::move(with);

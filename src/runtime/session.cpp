@@ -83,14 +83,19 @@ void Session::reset() {
 }
 
 Session Session::clone() const {
-  Session copy(model_, state_.clone());
-  copy.rng_ = rng_;
-  copy.text_ = text_;
-  copy.tokens_ = tokens_;
-  copy.output_ = output_;
-  copy.dropped_ = dropped_;
-  copy.keep_tokens_ = keep_tokens_;
+  Session copy(model_, SequenceState(model_));
+  copy.rollback(*this);
   return copy;
+}
+
+void Session::rollback(const Session& mark) {
+  state_.copy_from(mark.state_);
+  rng_ = mark.rng_;
+  text_ = mark.text_;
+  tokens_ = mark.tokens_;
+  output_ = mark.output_;
+  dropped_ = mark.dropped_;
+  keep_tokens_ = mark.keep_tokens_;
 }
 
 Session Session::fork(uint64_t stream) const {
@@ -109,30 +114,48 @@ int32_t Session::input(int64_t position) const {
                        : tokens_[static_cast<size_t>(position - 1 - dropped_)];
 }
 
+void Session::drop_evaluated() {
+  if (keep_tokens_) return;
+  const int64_t evaluated = position() - 1 - dropped_;
+  // Not at every piece of a long prompt: moving the rest each time would cost its square.
+  if (evaluated <= 0 || 2 * evaluated < static_cast<int64_t>(tokens_.size())) return;
+  tokens_.erase(tokens_.begin(), tokens_.begin() + evaluated);
+  dropped_ += evaluated;
+}
+
 int64_t Session::evaluable() const { return is_full() ? waiting() - 1 : waiting(); }
 
 Generator::Generator(std::shared_ptr<const model::Model> model, ThreadPool* pool)
     : model_(std::move(model)), pool_(pool), states_(*model_) {}
 
 Status Generator::evaluate(std::span<Session* const> sessions) {
+  TARN_RETURN_IF_ERROR(reserve(sessions));
+  while (advance_reserved(sessions)) {
+  }
+  return {};
+}
+
+Status Generator::advance(std::span<Session* const> sessions) {
+  TARN_RETURN_IF_ERROR(reserve(sessions));
+  advance_reserved(sessions);
+  return {};
+}
+
+Status Generator::reserve(std::span<Session* const> sessions) {
+  TARN_RETURN_IF_ERROR(check_causal(*model_));
   for (Session* session : sessions) {
     TARN_CHECK(session->model_ == model_);
     TARN_RETURN_IF_ERROR(session->state_.reserve(session->position() + session->evaluable()));
   }
-  for (bool any = true; any;) {
-    any = evaluate_round(sessions, mixers::Form::kStep);
-    any = evaluate_round(sessions, mixers::Form::kChunk) || any;
-  }
-  if (std::any_of(sessions.begin(), sessions.end(), [](auto* s) { return !s->keep_tokens_; })) {
-    for (Session* session : sessions) {
-      if (session->keep_tokens_) continue;
-      const int64_t evaluated = session->position() - 1 - session->dropped_;
-      if (evaluated <= 0) continue;
-      session->tokens_.erase(session->tokens_.begin(), session->tokens_.begin() + evaluated);
-      session->dropped_ += evaluated;
-    }
-  }
   return {};
+}
+
+bool Generator::advance_reserved(std::span<Session* const> sessions) {
+  // Steps first: a piece that leaves one input waiting must not be followed by a step at once.
+  const bool stepped = evaluate_round(sessions, mixers::Form::kStep);
+  const bool any = evaluate_round(sessions, mixers::Form::kChunk) || stepped;
+  for (Session* session : sessions) session->drop_evaluated();
+  return any;
 }
 
 bool Generator::evaluate_round(std::span<Session* const> sessions, mixers::Form form) {

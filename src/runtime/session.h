@@ -57,8 +57,9 @@ class Session {
   Session fork(uint64_t stream) const;
   /// What rollback() returns to. Cost: a copy of the state.
   Session mark() const { return clone(); }
-  /// Becomes what it was at `mark`, random stream included. Cost: a copy of the state.
-  void rollback(const Session& mark) { *this = mark.clone(); }
+  /// Becomes what it was at `mark`, random stream included. Cost: a copy of the state into the memory
+  /// that is there.
+  void rollback(const Session& mark);
 
   const model::Model& model() const { return *model_; }
   const std::shared_ptr<const model::Model>& shared_model() const { return model_; }
@@ -70,6 +71,8 @@ class Session {
   int64_t position() const { return state_.position(); }
   /// Inputs that wait for evaluation, the start token included.
   int64_t waiting() const { return token_count() + 1 - position(); }
+  /// Waiting inputs that the model has positions for.
+  int64_t evaluable() const;
   /// Whether the sequence has max_tokens tokens: its last token is never evaluated.
   bool is_full() const;
   /// Whether output() predicts the next token.
@@ -85,8 +88,8 @@ class Session {
  private:
   Session(std::shared_ptr<const model::Model> model, SequenceState state);
   int32_t input(int64_t position) const;
-  /// Waiting inputs that the model has positions for.
-  int64_t evaluable() const;
+  /// Unless keep_tokens: forgets evaluated tokens, all or when they are the larger part.
+  void drop_evaluated();
 
   friend class Generator;       // evaluates
   friend struct SessionAccess;  // snapshots
@@ -114,6 +117,10 @@ class Generator {
   /// computed depends on that session alone. The last token of a full sequence stays waiting.
   /// Errors, and nothing is evaluated: no room for the state (kResource).
   Status evaluate(std::span<Session* const> sessions);
+  /// The next piece of evaluate() for each session: at most kPieceTokens of its waiting inputs, none
+  /// of one without any. Calls with any batch mates in between end in the bits of one evaluate().
+  /// Errors: as evaluate().
+  Status advance(std::span<Session* const> sessions);
   /// Evaluates what waits, then draws and appends one token for each session; `drawn` (empty, or
   /// one per session) receives the tokens. Errors: the first of evaluate() and Session::draw();
   /// sessions without an error of their own have drawn.
@@ -127,6 +134,8 @@ class Generator {
   static constexpr int64_t kPassRows = 4096;    ///< rows of one pass, at least one session's piece
 
  private:
+  Status reserve(std::span<Session* const> sessions);
+  bool advance_reserved(std::span<Session* const> sessions);
   /// Evaluates the next piece of the sessions that take `form` now; false if there are none.
   bool evaluate_round(std::span<Session* const> sessions, mixers::Form form);
   void evaluate_group(mixers::Form form, int64_t rows);

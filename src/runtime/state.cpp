@@ -22,6 +22,14 @@ int64_t elements_of(const mixers::StateSpec& spec) {
 }  // namespace
 
 Status check_causal(const model::Model& model) {
+  if (model.config().modality == model::Modality::kFrames) {
+    return Error{ErrorCode::kUnsupported,
+                 "the model is over frames; token by token needs one over symbols", "modality"};
+  }
+  return check_layers_causal(model);
+}
+
+Status check_layers_causal(const model::Model& model) {
   for (size_t layer = 0; layer < model.state_specs().size(); ++layer) {
     if (!model.state_specs()[layer].empty()) continue;
     return Error{ErrorCode::kUnsupported,
@@ -63,15 +71,21 @@ void SequenceState::reset() {
 
 SequenceState SequenceState::clone() const {
   SequenceState copy(model_);
-  copy.position_ = position_;
-  copy.capacity_tokens_ = capacity_tokens_;
-  std::copy_n(fixed_.data(), fixed_.size(), copy.fixed_.data());
+  copy.copy_from(*this);
+  return copy;
+}
+
+void SequenceState::copy_from(const SequenceState& other) {
+  TARN_CHECK(model_ == other.model_);
+  const bool fits = other.position_ <= capacity_tokens_;
+  if (!fits) capacity_tokens_ = other.capacity_tokens_;
+  position_ = other.position_;
+  std::copy_n(other.fixed_.data(), other.fixed_.size(), fixed_.data());
   for (size_t i = 0; i < tensors_.size(); ++i) {
     if (!tensors_[i].spec->per_token) continue;
-    copy.slots_[i].growing = Buffer<float>(slots_[i].growing.size());
-    std::copy_n(data(i), used_elements(i), copy.data(i));
+    if (!fits) slots_[i].growing = Buffer<float>(other.slots_[i].growing.size());
+    std::copy_n(other.data(i), other.used_elements(i), data(i));
   }
-  return copy;
 }
 
 Status SequenceState::reserve(int64_t tokens) {

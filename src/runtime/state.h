@@ -12,9 +12,11 @@
 
 namespace tarn::runtime {
 
-/// An error that names the first layer without a state, for such a layer is not causal: a model
-/// that has one cannot work token by token.
+/// An error for models that cannot work token by token: those over frames, and those with a layer
+/// without a state, for such a layer is not causal; the first one is named.
 Status check_causal(const model::Model& model);
+/// The second of these alone, for those who read frames.
+Status check_layers_causal(const model::Model& model);
 
 /// The state of one sequence over all layers of a model, derived from Model::state_specs() alone.
 /// Fixed tensors lie in one block; per-token tensors grow by doubling. Move-only: a copy is spelled
@@ -30,6 +32,8 @@ class SequenceState {
   void reset();
   /// A deep copy. Cost: used_bytes() of memory traffic.
   SequenceState clone() const;
+  /// Becomes a copy of `other`, of the same model; allocates only where its entries need more room.
+  void copy_from(const SequenceState& other);
   /// Makes room for `tokens` entries of every per-token tensor. Errors: kResource when that is more
   /// than the model's max_tokens (where it has one) or than kMaxTokens. Amortised O(1) per token.
   Status reserve(int64_t tokens);

@@ -63,6 +63,17 @@ Result<ScheduleConfig> read_schedule(JsonReader& reader) {
   return config;
 }
 
+Result<AugmentConfig> read_augment(JsonReader& reader) {
+  constexpr int64_t kMost = 1000;
+  AugmentConfig config;
+  config.time_masks = reader.integer("time_masks", 0, kMost, 0);
+  config.time_share = reader.number("time_share", 0.0, 1.0, 0.0);
+  config.feature_masks = reader.integer("feature_masks", 0, kMost, 0);
+  config.feature_width = reader.integer("feature_width", 0, model::kMaxFeatures, 0);
+  TARN_RETURN_IF_ERROR(reader.finish());
+  return config;
+}
+
 Result<TrainingConfig> read_training(JsonReader& reader) {
   TrainingConfig config;
   config.seed =
@@ -72,6 +83,7 @@ Result<TrainingConfig> read_training(JsonReader& reader) {
   config.precision = kFloats[reader.choice("precision", kFloatNames, 0)];
   const Json* optimiser = reader.required("optimiser");
   const Json* schedule = reader.optional("schedule");
+  const Json* augment = reader.optional("augment");
   config.gradient_clip = reader.number("gradient_clip", 0.0, 1e9, config.gradient_clip);
   config.output_gradient_limit =
       reader.number("output_gradient_limit", 0.0, 1e9, config.output_gradient_limit);
@@ -89,9 +101,28 @@ Result<TrainingConfig> read_training(JsonReader& reader) {
     JsonReader schedule_reader(*schedule, reader.path("schedule"));
     TARN_ASSIGN(config.schedule, read_schedule(schedule_reader));
   }
+  if (augment != nullptr) {
+    JsonReader augment_reader(*augment, reader.path("augment"));
+    TARN_ASSIGN(config.augment, read_augment(augment_reader));
+  }
   return config;
 }
 
+/// What symbols are, and what is learnt from them, must be the same for model and data.
+Status check_modality(const TrainConfig& config, const std::string& where) {
+  const bool over_frames = config.model.modality == model::Modality::kFrames;
+  if (over_frames != data::is_frames(config.data.kind)) {
+    return invalid_argument(over_frames ? "the model is over frames, but the data has symbols"
+                                        : "the data is frames, but the model is over symbols",
+                            where);
+  }
+  if (!over_frames && config.training.augment != AugmentConfig()) {
+    return invalid_argument("training.augment is for data that is frames", where);
+  }
+  return {};
+}
+
+/// For models over symbols, which predict the next one.
 Status check_fit(const model::ModelConfig& model, const data::DataSpec& data,
                  const std::string& where) {
   const auto [length, vocabulary] = data::sequence_shape(data);
@@ -164,6 +195,8 @@ Result<TrainConfig> parse_train_config(const Json& json, const std::string& wher
   TARN_ASSIGN(config.data, data::parse_data_spec(*data, reader.path("data")));
   JsonReader training_reader(*training, reader.path("training"));
   TARN_ASSIGN(config.training, read_training(training_reader));
+  TARN_RETURN_IF_ERROR(check_modality(config, where));
+  if (data::is_frames(config.data.kind)) return config;
   TARN_RETURN_IF_ERROR(check_fit(config.model, config.data, where));
   return config;
 }
@@ -194,6 +227,9 @@ std::vector<JsonKey> training_keys() {
     static_cast<void>(read_schedule(reader));
     add(reader, "schedule.");
   }
+  JsonReader augment(nothing, "");
+  static_cast<void>(read_augment(augment));
+  add(augment, "augment.");
   return keys;
 }
 
@@ -206,6 +242,12 @@ Json to_json(const TrainConfig& config) {
   json.set("precision", dtype_name(training.precision));
   json.set("optimiser", optimiser_json(training.optimiser));
   json.set("schedule", schedule_json(training.schedule));
+  if (training.augment != AugmentConfig()) {
+    json.set("augment", Json::Object{{"time_masks", training.augment.time_masks},
+                                     {"time_share", training.augment.time_share},
+                                     {"feature_masks", training.augment.feature_masks},
+                                     {"feature_width", training.augment.feature_width}});
+  }
   json.set("gradient_clip", training.gradient_clip);
   json.set("output_gradient_limit", training.output_gradient_limit);
   json.set("average_decay", training.average_decay);

@@ -38,6 +38,15 @@ struct ScheduleConfig {
   double final_factor = 0.0;  ///< kCosine: reached at the last update
 };
 
+/// Parts of the frames that training hides; for data that is frames.
+struct AugmentConfig {
+  int64_t time_masks = 0;
+  double time_share = 0.0;  ///< longest run of frames, as a share of the utterance
+  int64_t feature_masks = 0;
+  int64_t feature_width = 0;  ///< most channels of a mask
+  bool operator==(const AugmentConfig&) const = default;
+};
+
 struct TrainingConfig {
   uint64_t seed = 1;
   int64_t batch_size = 1;
@@ -45,6 +54,7 @@ struct TrainingConfig {
   DType precision = DType::kF32;  ///< kBF16: matrix products in bf16, everything else in f32
   OptimiserConfig optimiser;
   ScheduleConfig schedule;
+  AugmentConfig augment;
   double gradient_clip = 1.0;  ///< largest global norm; 0: none
   /// Largest |d nats / d output| of one head output of one token; 0: none. The logistic mixture's
   /// grows like 1/s for a sharp component that misses, and one such pixel would drown a batch.

@@ -2,6 +2,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <memory>
 #include <vector>
 
 #include "base/dtype.h"
@@ -9,10 +10,17 @@
 #include "base/threads.h"
 #include "mixers/common/trained_linear.h"
 #include "model/config.h"
+#include "runtime/edit_distance.h"
 #include "train/batches.h"
 #include "train/parameters.h"
 
 namespace tarn::train {
+
+/// What a model is worth on some sequences.
+struct Evaluation {
+  double nats = 0.0;          ///< Σ over what counts
+  runtime::EditCounts edits;  ///< over frames: of the labels of the most probable paths
+};
 
 /// The model of a config in torch: same parameters, same forward as the runtime's Model, up to
 /// rounding (tests/parity). Parameters and gradients live in the caller's buffers, which torch
@@ -25,21 +33,27 @@ class Decoder {
   Decoder(const model::ModelConfig& config, ParameterBuffers& parameters, DType precision,
           ThreadPool* pool, PartTimes* times = nullptr);
 
-  /// Head outputs [count·length, head.output_dim()], f32.
+  /// Head outputs [batch.rows(), head.output_dim()], f32.
   at::Tensor forward(const Batch& batch) const;
 
-  /// Adds the gradient of Σ nats·scale to the buffers and returns Σ nats over counted targets.
+  /// Adds the gradient of Σ nats·scale to the buffers and returns Σ nats over what counts.
   /// `output_limit` > 0 holds the gradient of each head output within ±output_limit·scale.
   double forward_backward(const Batch& batch, double scale, double output_limit) const;
-  /// Σ nats over counted targets; records nothing.
-  double evaluate(const Batch& batch) const;
+  /// Records nothing.
+  Evaluation evaluate(const Batch& batch) const;
 
  private:
   at::Tensor embed(const Batch& batch) const;
+  at::Tensor embed_frames(const Batch& batch) const;
+  /// Σ nats, and their gradient times `scale` where `gradient` is not null.
+  double loss(const Batch& batch, const at::Tensor& outputs, double scale, float* gradient) const;
   at::Tensor norm(const at::Tensor& x, size_t first) const;
   mixers::TrainedLinear linear_map(size_t first, DType precision) const;
-  /// `handed_on`: the rows that layers hand on to each other, replaced if this layer does.
-  at::Tensor block(const at::Tensor& x, size_t layer, at::Tensor& handed_on) const;
+  /// `lengths`: of packed sequences, or null. `handed_on`: the rows that layers hand on to each other,
+  /// replaced if this layer does.
+  at::Tensor block(const at::Tensor& x, size_t layer,
+                   const std::shared_ptr<const std::vector<int64_t>>& lengths,
+                   at::Tensor& handed_on) const;
 
   const model::ModelConfig& config_;
   ThreadPool* pool_;

@@ -17,7 +17,7 @@ namespace tarn::train {
 class Learner {
  public:
   struct Outcome {
-    double nats = 0.0;           ///< sum over the batch's counted targets
+    double nats = 0.0;           ///< sum over what counts in the batch
     double gradient_norm = 0.0;  ///< before clipping
     bool applied = false;        ///< false: loss or gradient is not finite, nothing was changed
   };
@@ -31,8 +31,7 @@ class Learner {
   /// Update number `update` (from 0): gradient of the mean loss of `batch`, clipping, optimiser,
   /// running mean.
   Outcome learn(const Batch& batch, int64_t update);
-  /// Σ nats of `batch`.
-  double evaluate(const Batch& batch) const { return decoder_.evaluate(batch); }
+  Evaluation evaluate(const Batch& batch) const { return decoder_.evaluate(batch); }
   /// Exchanges the weights and their running mean, where there is one: before and after evaluations.
   void swap_average();
 

@@ -149,6 +149,13 @@ Result<int> bench(const Arguments& arguments) {
   if (!arguments.precision.empty()) {
     config.training.precision = *tarn::dtype_from_name(arguments.precision);
   }
+  if (config.model.modality == tarn::model::Modality::kFrames) {
+    return Error{
+        ErrorCode::kUnsupported,
+        "the model is over frames, wanted one over symbols; train --profile times updates on "
+        "its own data",
+        arguments.config};
+  }
   const int64_t count = arguments.batch > 0 ? arguments.batch : config.training.batch_size;
   const int64_t tokens = arguments.tokens > 0 ? arguments.tokens : config.model.max_tokens;
   if (tokens == 0 || (config.model.max_tokens > 0 && tokens > config.model.max_tokens)) {

@@ -92,7 +92,7 @@ Result<StepBenchResult> bench_steps(const TrainConfig& config,
     if (step == 0) result.first_bits = bits(outcome, *batch);
     result.last_bits = bits(outcome, *batch);
     result.batch = batch->count;
-    result.tokens = batch->length;
+    result.tokens = batch->rows() / batch->count;
     if (options.stop != nullptr && options.stop->load() != 0) {
       return Error{ErrorCode::kCancelled, "stopped on request", {}};
     }

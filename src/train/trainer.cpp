@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <memory>
 #include <numbers>
 #include <optional>
 
@@ -25,6 +26,7 @@ double seconds_since(Clock::time_point start) {
 
 /// Sums since the last log line.
 struct Window {
+  int64_t updates = 0;
   double nats = 0.0;
   int64_t counted = 0;
   int64_t tokens = 0;
@@ -46,16 +48,13 @@ std::string bits_text(model::Modality modality, double bits) {
 class Trainer {
  public:
   Trainer(const TrainConfig& config, const TrainOptions& options, ThreadPool* pool,
-          data::SequenceDataset training_data, data::SequenceDataset valid_data)
+          std::unique_ptr<BatchSource> batches, std::unique_ptr<BatchSource> valid_batches)
       : config_(config),
         options_(options),
         pool_(pool),
-        training_data_(std::move(training_data)),
-        valid_data_(std::move(valid_data)),
         learner_(config, pool),
-        batches_(training_data_, config.training.batch_size, config.model.start_token,
-                 config.training.seed),
-        valid_batches_(valid_data_, config.training.batch_size, config.model.start_token, 0) {}
+        batches_(std::move(batches)),
+        valid_batches_(std::move(valid_batches)) {}
 
   Result<TrainResult> run();
 
@@ -66,6 +65,9 @@ class Trainer {
   void evaluate();
   Status save();
   bool stop_requested() const { return options_.stop != nullptr && options_.stop->load() != 0; }
+  double rows_per_update() const {
+    return static_cast<double>(config_.training.batch_size) * batches_->rows_per_sequence();
+  }
   double seconds() const { return seconds_before_ + seconds_since(start_); }
   std::string checkpoint_path() const {
     return options_.out_directory + "/checkpoint/state.safetensors";
@@ -74,9 +76,8 @@ class Trainer {
   const TrainConfig& config_;
   const TrainOptions& options_;
   ThreadPool* pool_;
-  data::SequenceDataset training_data_, valid_data_;
   Learner learner_;
-  BatchSource batches_, valid_batches_;
+  std::unique_ptr<BatchSource> batches_, valid_batches_;
   std::optional<Reporter> reporter_;
   Checkpoint progress_;
   Window window_;
@@ -106,27 +107,27 @@ Status Trainer::start() {
   reporter_.emplace(std::move(reporter));
   TARN_RETURN_IF_ERROR(write_file_atomic(options_.out_directory + "/training.json",
                                          to_json(config_).dump(2) + "\n"));
-  Json event =
-      Json::Object{{"event", "start"},
-                   {"update", progress_.update},
-                   {"updates", config_.training.updates},
-                   {"parameters", learner_.parameters().parameter_count},
-                   {"training_sequences", training_data_.count},
-                   {"valid_sequences", valid_data_.count},
-                   {"tokens_per_update", config_.training.batch_size * training_data_.length},
-                   {"threads", pool_->num_threads()},
-                   {"precision", dtype_name(config_.training.precision)}};
+  Json event = Json::Object{{"event", "start"},
+                            {"update", progress_.update},
+                            {"updates", config_.training.updates},
+                            {"parameters", learner_.parameters().parameter_count},
+                            {"training_sequences", batches_->sequences()},
+                            {"valid_sequences", valid_batches_->sequences()},
+                            {"tokens_per_update", std::lround(rows_per_update())},
+                            {"threads", pool_->num_threads()},
+                            {"precision", dtype_name(config_.training.precision)}};
   reporter_->event(event);
   reporter_->note(fmt::format(
       "{} at update {} of {}: {} parameters, {} training sequences of {} tokens, {} threads, {}",
       has_checkpoint ? "resumed" : "started", progress_.update, config_.training.updates,
-      learner_.parameters().parameter_count, training_data_.count, training_data_.length,
-      pool_->num_threads(), dtype_name(config_.training.precision)));
+      learner_.parameters().parameter_count, batches_->sequences(),
+      std::lround(batches_->rows_per_sequence()), pool_->num_threads(),
+      dtype_name(config_.training.precision)));
   return {};
 }
 
 Status Trainer::update() {
-  const Batch& batch = batches_.training_batch(progress_.update);
+  const Batch& batch = batches_->training_batch(progress_.update);
   const Learner::Outcome outcome = learner_.learn(batch, progress_.update);
   if (outcome.applied) {
     window_.nats += outcome.nats;
@@ -145,8 +146,9 @@ Status Trainer::update() {
                    options_.out_directory};
     }
   }
-  window_.tokens += batch.count * batch.length;
-  progress_.tokens_seen += batch.count * batch.length;
+  ++window_.updates;
+  window_.tokens += batch.rows();
+  progress_.tokens_seen += batch.rows();
   ++progress_.update;
   return {};
 }
@@ -155,20 +157,20 @@ void Trainer::log_window() {
   const TrainingConfig& training = config_.training;
   const double elapsed = seconds_since(window_.start);
   const double rate = static_cast<double>(window_.tokens) / std::max(1e-9, elapsed);
-  const double per_update =
-      static_cast<double>(training.batch_size * training_data_.length) / std::max(1e-9, rate);
+  const double per_update = elapsed / static_cast<double>(window_.updates);
   result_.train_bits = window_.bits();
-  reporter_->event(
-      Json::Object{{"event", "train"},
-                   {"update", progress_.update},
-                   {"tokens_seen", progress_.tokens_seen},
-                   {"bits_per_dim", window_.bits()},
-                   {"gradient_norm", window_.gradient_norm},
-                   {"learning_rate",
-                    training.optimiser.learning_rate *
-                        schedule_factor(training.schedule, progress_.update - 1, training.updates)},
-                   {"tokens_per_second", std::round(rate)},
-                   {"seconds", std::round(seconds() * 10.0) / 10.0}});
+  reporter_->event(Json::Object{
+      {"event", "train"},
+      {"update", progress_.update},
+      {"tokens_seen", progress_.tokens_seen},
+      {"bits_per_dim", window_.bits()},
+      {"gradient_norm", window_.gradient_norm},
+      {"learning_rate",
+       training.optimiser.learning_rate *
+           schedule_factor(training.schedule, progress_.update - 1, training.updates)},
+      {"tokens_per_second", std::round(rate)},
+      {"epoch_seconds", per_update * static_cast<double>(batches_->batches_per_epoch())},
+      {"seconds", std::round(seconds() * 10.0) / 10.0}});
   reporter_->progress(progress_.update, training.updates,
                       bits_text(config_.model.modality, window_.bits()), rate,
                       per_update * static_cast<double>(training.updates - progress_.update));
@@ -177,30 +179,39 @@ void Trainer::log_window() {
 
 void Trainer::evaluate() {
   const Clock::time_point start = Clock::now();
-  int64_t limit = valid_data_.count;
+  int64_t limit = valid_batches_->sequences();
   if (config_.training.evaluate_limit > 0) limit = std::min(limit, config_.training.evaluate_limit);
   if (limit == 0) return;
   learner_.swap_average();
-  double nats = 0.0;
+  Evaluation total;
   int64_t counted = 0;
   for (int64_t first = 0; first < limit && !stop_requested();
        first += config_.training.batch_size) {
     const Batch& batch =
-        valid_batches_.plain_batch(first, std::min(config_.training.batch_size, limit - first));
-    nats += learner_.evaluate(batch);
+        valid_batches_->plain_batch(first, std::min(config_.training.batch_size, limit - first));
+    const Evaluation evaluation = learner_.evaluate(batch);
+    total.nats += evaluation.nats;
+    total.edits += evaluation.edits;
     counted += batch.counted;
   }
   learner_.swap_average();
   if (stop_requested()) return;
-  result_.valid_bits = nats / (static_cast<double>(counted) * std::numbers::ln2);
-  reporter_->event(Json::Object{{"event", "evaluate"},
-                                {"update", progress_.update},
-                                {"split", "valid"},
-                                {"sequences", limit},
-                                {"bits_per_dim", result_.valid_bits},
-                                {"evaluate_seconds", std::round(seconds_since(start) * 10) / 10}});
-  reporter_->note(fmt::format("update {}: valid {} over {} sequences", progress_.update,
-                              bits_text(config_.model.modality, result_.valid_bits), limit));
+  result_.valid_bits = total.nats / (static_cast<double>(counted) * std::numbers::ln2);
+  Json event = Json::Object{{"event", "evaluate"},
+                            {"update", progress_.update},
+                            {"split", "valid"},
+                            {"sequences", limit},
+                            {"bits_per_dim", result_.valid_bits}};
+  std::string errors;
+  if (config_.model.head.kind == model::HeadKind::kCtc) {
+    event.set("valid_phone_error_rate", total.edits.rate());
+    errors = fmt::format(", {:.2f}% phone errors", 100.0 * total.edits.rate());
+  }
+  event.set("evaluate_seconds", std::round(seconds_since(start) * 10) / 10);
+  reporter_->event(event);
+  reporter_->note(fmt::format("update {}: valid {}{} over {} sequences", progress_.update,
+                              bits_text(config_.model.modality, result_.valid_bits), errors,
+                              limit));
   window_.start += Clock::now() - start;
 }
 
@@ -252,8 +263,8 @@ Result<TrainResult> Trainer::run() {
 }
 
 /// Every mechanism can be trained, and the training split has a batch.
-Result<data::SequenceDataset> load_training_data(const TrainConfig& config,
-                                                 const std::string& directory) {
+Result<std::unique_ptr<BatchSource>> open_training_batches(const TrainConfig& config,
+                                                           const std::string& directory) {
   for (const model::LayerConfig& layer : config.model.layers) {
     if (!mixers::has_gradient(*layer.mixer)) {
       return Error{
@@ -262,36 +273,43 @@ Result<data::SequenceDataset> load_training_data(const TrainConfig& config,
           "model.layers"};
     }
   }
-  TARN_ASSIGN(data::SequenceDataset dataset,
-              data::load(config.data, directory, data::Split::kTrain, config.training.seed));
-  if (config.training.batch_size > dataset.count) {
+  TARN_ASSIGN(auto batches, open_batches(config, directory, data::Split::kTrain));
+  if (config.training.batch_size > batches->sequences()) {
     return invalid_argument(fmt::format("is {}, but the training split has {} sequences",
-                                        config.training.batch_size, dataset.count),
+                                        config.training.batch_size, batches->sequences()),
                             "training.batch_size");
   }
-  return dataset;
+  return batches;
+}
+
+/// The names of the data's labels become those of the model's classes.
+Status take_symbols(const BatchSource& batches, model::HeadConfig& head) {
+  std::vector<std::string> symbols = batches.symbols();
+  if (!head.symbols.empty() && head.symbols != symbols) {
+    return invalid_argument("are not the names of the data's labels", "model.head.symbols");
+  }
+  head.symbols = std::move(symbols);
+  return {};
 }
 
 }  // namespace
 
 Result<TrainResult> train(const TrainConfig& config, const TrainOptions& options,
                           ThreadPool* pool) {
-  TARN_ASSIGN(data::SequenceDataset training_data,
-              load_training_data(config, options.data_directory));
-  TARN_ASSIGN(
-      data::SequenceDataset valid_data,
-      data::load(config.data, options.data_directory, data::Split::kValid, config.training.seed));
-  return Trainer(config, options, pool, std::move(training_data), std::move(valid_data)).run();
+  TrainConfig complete = config;
+  TARN_ASSIGN(auto batches, open_training_batches(complete, options.data_directory));
+  TARN_ASSIGN(auto valid_batches,
+              open_batches(complete, options.data_directory, data::Split::kValid));
+  TARN_RETURN_IF_ERROR(take_symbols(*batches, complete.model.head));
+  return Trainer(complete, options, pool, std::move(batches), std::move(valid_batches)).run();
 }
 
 Result<StepBenchResult> profile_training(const TrainConfig& config,
                                          const std::string& data_directory,
                                          const StepBenchOptions& options, ThreadPool* pool) {
-  TARN_ASSIGN(const data::SequenceDataset dataset, load_training_data(config, data_directory));
-  BatchSource batches(dataset, config.training.batch_size, config.model.start_token,
-                      config.training.seed);
+  TARN_ASSIGN(const auto batches, open_training_batches(config, data_directory));
   return bench_steps(
-      config, [&](int64_t update) -> const Batch& { return batches.training_batch(update); },
+      config, [&](int64_t update) -> const Batch& { return batches->training_batch(update); },
       options, pool);
 }
 

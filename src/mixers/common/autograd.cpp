@@ -17,12 +17,21 @@ using kernels::Heads;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-/// A dense [B, T] batch.
-struct DenseSequences {
-  DenseSequences(int64_t batch, int64_t tokens) : begin(batch), length(batch, tokens) {
-    for (int64_t i = 0; i < batch; ++i) begin[static_cast<size_t>(i)] = i * tokens;
+/// The sequences of rows x [B, T, …]: a dense batch, or packed ones of the given lengths.
+struct RowSequences {
+  explicit RowSequences(const at::Tensor& x, const std::vector<int64_t>* lengths = nullptr) {
+    if (lengths == nullptr) {
+      length.assign(static_cast<size_t>(x.size(0)), x.size(1));
+    } else {
+      length = *lengths;
+    }
+    int64_t rows = 0;
+    for (const int64_t count : length) {
+      begin.push_back(rows);
+      rows += count;
+    }
+    TORCH_CHECK(rows == x.size(0) * x.size(1), "sequences have ", rows, " rows, x has ", x.sizes());
   }
-  explicit DenseSequences(const at::Tensor& x) : DenseSequences(x.size(0), x.size(1)) {}
   kernels::Sequences view() const {
     return {static_cast<int64_t>(begin.size()), begin.data(), length.data()};
   }
@@ -88,7 +97,7 @@ struct OperatorPass {
   OperatorPass(const OperatorPass&) = delete;
   OperatorPass& operator=(const OperatorPass&) = delete;
 
-  DenseSequences sequences;
+  RowSequences sequences;
   std::vector<Heads<const float>> heads;
   std::vector<const float*> params;
   OpArgs<float> args;
@@ -142,13 +151,14 @@ struct LayerCall {
   const MixerDef* def = nullptr;
   std::shared_ptr<const MixerConfig> config;
   std::shared_ptr<const LayerProgram> program;
+  std::shared_ptr<const std::vector<int64_t>> lengths;  ///< null: dense
   std::vector<const float*> params;
   std::vector<float*> dparams;
   DType precision = DType::kF32;
   ThreadPool* pool = nullptr;
   PartTimes* times = nullptr;
 
-  LayerTraining training(const DenseSequences& sequences, const at::Tensor& x,
+  LayerTraining training(const RowSequences& sequences, const at::Tensor& x,
                          const at::Tensor& values) const {
     LayerTraining result;
     result.def = def;
@@ -171,7 +181,7 @@ struct LayerFunction : torch::autograd::Function<LayerFunction> {
   static variable_list forward(AutogradContext* context, const at::Tensor& x,
                                const std::optional<at::Tensor>& residual,
                                const std::optional<at::Tensor>& received, const LayerCall& call) {
-    const DenseSequences sequences(x);
+    const RowSequences sequences(x, call.lengths.get());
     at::Tensor y = at::empty(x.sizes(), x.options());
     const at::Tensor values =
         at::empty({x.size(0) * x.size(1), layer_kept_columns(*call.program)}, x.options());
@@ -202,7 +212,7 @@ struct LayerFunction : torch::autograd::Function<LayerFunction> {
     const bool separate = context->saved_data["separate"].toBool();
     const at::Tensor dy = gradients[0].contiguous();
     const at::Tensor dx = at::empty(kept[0].sizes(), kept[0].options());
-    const DenseSequences sequences(kept[0]);
+    const RowSequences sequences(kept[0], call.lengths.get());
     LayerGradients wanted;
     wanted.dy = dy.const_data_ptr<float>();
     wanted.dx = dx.mutable_data_ptr<float>();
@@ -260,6 +270,7 @@ TorchLayerResult torch_layer(const MixerDef& def, const TorchLayerArgs& args) {
   LayerCall call;
   call.def = &def;
   call.config = args.config;
+  call.lengths = args.lengths;
   call.program = std::make_shared<const LayerProgram>(def.layer(*args.config));
   for (const at::Tensor& parameter : args.parameters) {
     TORCH_CHECK(parameter.grad().defined(), def.name, ": a parameter has no gradient");

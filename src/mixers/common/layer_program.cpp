@@ -130,6 +130,23 @@ Slice LayerBuilder::stage(const StageDef& def, std::vector<Slice> inputs, int64_
   return add(std::move(stage), heads, dim);
 }
 
+Slice LayerBuilder::copy(const LayerProgram& program, const Stage& stage, std::vector<Slice> inputs,
+                         const std::string& prefix) {
+  TARN_CHECK(stage.kind != Stage::Kind::kOperator);
+  Stage copied = stage;
+  copied.inputs = std::move(inputs);
+  copied.first_param = program_.params.size();
+  copied.first_state = program_.states.size();
+  copied.state_count = 0;
+  copied.shared.clear();
+  for (size_t p = 0; p < stage.param_count; ++p) {
+    ParamSpec spec = program.params[stage.first_param + p];
+    spec.name = prefix + spec.name;
+    program_.params.push_back(std::move(spec));
+  }
+  return add(std::move(copied), stage.out.heads, stage.out.dim);
+}
+
 LayerProgram LayerBuilder::finish(const std::string& name, const Slice& input,
                                   const LinearOptions& options) {
   linear(name, input, {program_.model_dim()}, options);

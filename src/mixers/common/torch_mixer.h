@@ -5,6 +5,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "base/arena.h"
 #include "base/dtype.h"
@@ -20,7 +21,9 @@ Arena& training_arena();
 /// One call of a layer in training.
 struct TorchLayerArgs {
   std::shared_ptr<const MixerConfig> config;
-  at::Tensor x;                            ///< [B, T, model_dim] f32
+  at::Tensor x;  ///< [B, T, model_dim] f32
+  /// Rows of every sequence where sequences are packed: B is 1 then, T their sum. Null: dense.
+  std::shared_ptr<const std::vector<int64_t>> lengths;
   at::Tensor residual;                     ///< like x, or x itself
   at::Tensor received;                     ///< [B, T, LayerRows::received], where there are such
   std::span<const at::Tensor> parameters;  ///< f32 leaves with gradients, order of layer_params

@@ -113,10 +113,14 @@ TEST(ModelConfig, ErrorsNameTheKey) {
   const Case cases[] = {
       {"format", "\"gguf\"", "format: must be one of tarn-model, got \"gguf\""},
       {"format_version", "2", "format_version: is \"2\", this build reads version 1"},
-      {"modality", "\"video\"", "modality: must be one of tokens, bytes, image, got \"video\""},
+      {"modality", "\"video\"",
+       "modality: must be one of tokens, bytes, image, frames, got \"video\""},
       {"modality", "\"image\"", "image: is missing"},
       {"modality", "\"bytes\"", "head: must be categorical with 256 classes for modality bytes"},
       {"image", "{\"width\":1,\"height\":1}", "image: is only for modality image"},
+      {"modality", "\"frames\"", "frames: is missing"},
+      {"frames", "{\"features\":1}", "frames: is only for modality frames"},
+      {"head", "{\"kind\":\"ctc\",\"classes\":3}", "head.kind: ctc is only for modality frames"},
       {"vocabulary", "0", "vocabulary: must be an integer from 1 to 16777216, got 0"},
       {"vocabulary", "10", "start_token: is 10, must be below the vocabulary of 10"},
       {"vocabulary", "1000000000000",
@@ -159,7 +163,8 @@ TEST(ModelConfig, ErrorsNameTheKey) {
       {"head", "{\"kind\":\"discretised_logistic_mixture\",\"levels\":11,\"components\":0}",
        "head.components: must be an integer from 1 to 1024, got 0"},
       {"colour", "1",
-       "unknown key \"colour\"; known keys: format, format_version, modality, image, vocabulary, "
+       "unknown key \"colour\"; known keys: format, format_version, modality, image, frames, "
+       "vocabulary, "
        "start_token, model_dim, max_tokens, position, embedding_lags, embedding_scale, "
        "embedding_norm, norm, "
        "layers, "
@@ -167,6 +172,69 @@ TEST(ModelConfig, ErrorsNameTheKey) {
   };
   for (const Case& c : cases) {
     EXPECT_EQ(error_with(c.key, c.value), std::string("config.json: ") + c.error) << c.key;
+  }
+}
+
+Json frames_config() {
+  Json json = small_config();
+  Json::Object members;
+  for (const Json::Member& member : *json.as_object()) {
+    if (member.first != "vocabulary" && member.first != "start_token") members.push_back(member);
+  }
+  json = Json(std::move(members));
+  json.set("modality", "frames");
+  json.set("frames", json_of(R"({"features": 5, "stack": 3})"));
+  json.set("head", json_of(R"({"kind": "ctc", "classes": 3, "symbols": ["a", "b"]})"));
+  return json;
+}
+
+TEST(ModelConfig, FramesHaveRowsInsteadOfSymbols) {
+  const ModelConfig config = config_of(frames_config());
+  EXPECT_EQ(config.modality, Modality::kFrames);
+  EXPECT_EQ(config.input_width(), 15);
+  EXPECT_EQ(config.input_rows(0), 0);
+  EXPECT_EQ(config.input_rows(3), 1);
+  EXPECT_EQ(config.input_rows(4), 2);
+  EXPECT_EQ(config.head.kind, HeadKind::kCtc);
+  EXPECT_EQ(config.head.output_dim(), 3);
+  EXPECT_EQ(config.head.symbols, (std::vector<std::string>{"a", "b"}));
+  EXPECT_EQ(to_json(config_of(to_json(config))), to_json(config));
+  EXPECT_EQ(to_json(config).find("vocabulary"), nullptr);
+}
+
+TEST(ModelConfig, FramesErrorsNameTheKey) {
+  const struct {
+    const char* key;
+    const char* value;
+    const char* error;
+  } cases[] = {
+      {"vocabulary", "5", "vocabulary: is not for modality frames"},
+      {"start_token", "0", "start_token: is not for modality frames"},
+      {"embedding_lags", "[1]", "embedding_lags: is not for modality frames"},
+      {"frames", R"({"stack": 2})", "frames.features: is missing"},
+      {"frames", R"({"features": 0})",
+       "frames.features: must be an integer from 1 to 65536, got 0"},
+      {"frames", R"({"features": 2, "stack": 65})",
+       "frames.stack: must be an integer from 1 to 64, got 65"},
+      {"frames", R"({"features": 2, "rate": 1})",
+       "frames: unknown key \"rate\"; known keys: features, stack"},
+      {"head", R"({"kind": "categorical", "classes": 3})",
+       "head.kind: must be ctc for modality frames"},
+      {"head", R"({"kind": "ctc", "classes": 1})",
+       "head.classes: must be an integer from 2 to 65536, got 1"},
+      {"head", R"({"kind": "ctc", "classes": 4, "symbols": ["a", "b"]})",
+       "head.symbols: must be the 3 different names of classes 1 to 3, of 1 to 64 bytes each, got "
+       "\"[\\\"a\\\",\\\"b\\\"]\""},
+      {"head", R"({"kind": "ctc", "classes": 3, "symbols": ["a", "a"]})",
+       "head.symbols: must be the 2 different names of classes 1 to 2, of 1 to 64 bytes each, got "
+       "\"[\\\"a\\\",\\\"a\\\"]\""},
+  };
+  for (const auto& [key, value, error] : cases) {
+    Json json = frames_config();
+    json.set(key, json_of(value));
+    const auto parsed = parse_model_config(json, "config.json");
+    ASSERT_FALSE(parsed.ok()) << key << " " << value;
+    EXPECT_EQ(parsed.error().to_string(), std::string("config.json: ") + error);
   }
 }
 

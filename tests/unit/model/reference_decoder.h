@@ -50,6 +50,32 @@ class ReferenceDecoder {
         x.push_back(value);
       }
     }
+    return decode(std::move(x));
+  }
+
+  /// The same over frames [rows, input_width].
+  std::vector<double> run_frames(const std::vector<float>& frames) const {
+    const size_t dim = static_cast<size_t>(config_.model_dim);
+    std::vector<double> x = linear("embedding.input", {frames.begin(), frames.end()},
+                                   static_cast<size_t>(config_.input_width()));
+    for (size_t i = 0; i < x.size() && config_.position == PositionKind::kLearned; ++i) {
+      x[i] += at("embedding.position.weight")[i];
+    }
+    std::vector<float> sinusoid(dim);
+    for (size_t row = 0; row < x.size() / dim && config_.position == PositionKind::kSinusoidal;
+         ++row) {
+      sinusoidal_row(static_cast<int64_t>(row), config_.model_dim, sinusoid_amplitude(config_),
+                     sinusoid.data());
+      for (size_t c = 0; c < dim; ++c) x[row * dim + c] += double{sinusoid[c]};
+    }
+    return decode(std::move(x));
+  }
+
+ private:
+  using Values = std::vector<double>;
+
+  Values decode(Values x) const {
+    const size_t dim = static_cast<size_t>(config_.model_dim);
     if (config_.embedding_norm) x = norm("embedding.norm", x);
     const bool pre = config_.placement == NormPlacement::kPre;
     for (size_t i = 0; i < config_.layers.size(); ++i) {
@@ -62,9 +88,6 @@ class ReferenceDecoder {
     if (config_.final_norm) x = norm("final_norm", x);
     return linear("head", x, dim);
   }
-
- private:
-  using Values = std::vector<double>;
 
   const Values& at(const std::string& name) const { return values_.at(name); }
 

@@ -85,7 +85,7 @@ TEST(LongRun, IsStoppedBeforeItsFirstToken) {
 
 TEST(LongRun, StepFollowsTheDoubleReferenceInConstantMemory) {
   for (const mixers::MixerDef* mixer : mixers::all_mixers()) {
-    if (!mixers::has_operator(*mixer)) continue;
+    if (mixer->step == nullptr) continue;  // no operator, or whole sequences only
     SCOPED_TRACE(mixer->name);
     const int64_t tokens = mixer->bounded_state ? 20'500 : 1'500;
     int64_t last = 0;

@@ -254,6 +254,7 @@ TEST(Session, StateBytesAreThoseOfTheTables) {
 TEST(Session, TenThousandStepsNeedNoMoreMemory) {
   for (const mixers::MixerDef* mixer : mixers::all_mixers()) {
     if (!mixer->bounded_state) continue;
+    if (mixers::has_operator(*mixer) && mixer->step == nullptr) continue;  // whole sequences only
     SCOPED_TRACE(mixer->name);
     auto json = parse_json(mixer->example_configs().front(), mixer->name);
     ASSERT_TRUE(json.ok());

@@ -40,10 +40,10 @@ model::ModelConfig config_of(const Variant& variant) {
 }
 
 /// Compares the gradient of every parameter with finite differences.
-void expect_gradients(const Decoder& decoder, ParameterBuffers& parameters) {
-  const Batch batch = random_batch();
+void expect_gradients(const Decoder& decoder, ParameterBuffers& parameters,
+                      const Batch& batch = random_batch()) {
   const double nats = decoder.forward_backward(batch, 1.0, 0.0);
-  EXPECT_EQ(nats, decoder.evaluate(batch));
+  EXPECT_EQ(nats, decoder.evaluate(batch).nats);
   Philox random{5, 5};
   for (const ParameterBuffers::Entry& entry : parameters.entries) {
     // Along a random direction of length 1 in this parameter.
@@ -65,7 +65,7 @@ void expect_gradients(const Decoder& decoder, ParameterBuffers& parameters) {
         const auto at = static_cast<size_t>(i);
         values[i] = static_cast<float>(before[at] + step * direction[at]);
       }
-      const double loss = decoder.evaluate(batch);
+      const double loss = decoder.evaluate(batch).nats;
       std::copy(before.begin(), before.end(), values);
       return loss;
     };
@@ -125,6 +125,17 @@ TEST(DecoderOfBlocksInTwoLayers, GradientOfEveryParameterMatchesFiniteDifference
     for (int64_t i = 0; i < entry.size; ++i) values[i] += 0.2f * random.next_normal();
   }
   expect_gradients(Decoder(config, parameters, DType::kF32, pool.get()), parameters);
+}
+
+/// Packed sequences of frames, layers that see both sides, the CTC loss.
+TEST(DecoderOverFrames, GradientOfEveryParameterMatchesFiniteDifferences) {
+  for (const std::string position : {"learned", "sinusoidal"}) {
+    const auto config = parse_model(small_frames_text(position));
+    const auto pool = torch_thread_pool(1);
+    ParameterBuffers parameters = create_parameters(config, 21);
+    expect_gradients(Decoder(config, parameters, DType::kF32, pool.get()), parameters,
+                     random_frames(config, {9, 25, 6, 14}));
+  }
 }
 
 TEST_P(DecoderTest, GradientsAddUpAndOutputLimitBoundsThem) {

@@ -1,8 +1,11 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "base/json.h"
+#include "base/rng.h"
+#include "train/batches.h"
 #include "train/config.h"
 
 namespace tarn::train {
@@ -35,6 +38,38 @@ inline model::ModelConfig parse_model(const std::string& text) {
   Result<model::ModelConfig> config = model::parse_model_config(*json, "test");
   TARN_CHECK(config.ok());
   return std::move(config).value();
+}
+
+/// A tiny encoder over frames with layers that see both sides.
+inline std::string small_frames_text(const std::string& position) {
+  return R"({"format": "tarn-model", "format_version": 1, "modality": "frames",
+             "frames": {"features": 39, "stack": 2}, "model_dim": 16, "max_tokens": 60,
+             "position": {"kind": ")" +
+         position + R"("}, "embedding_scale": 0.3,
+             "norm": {"kind": "layer_norm", "placement": "pre"},
+             "layers": [{"mixer": {"name": "softmax_attention", "num_heads": 2, "key_dim": 6,
+                                   "causal": false}, "mlp": {"hidden_dim": 20, "activation": "gelu"}},
+                        {"mixer": {"name": "bidirectional", "mixer":
+                            {"name": "linear_attention", "num_heads": 2, "key_dim": 5}},
+                         "mlp": null}],
+             "head": {"kind": "ctc", "classes": 7}})";
+}
+
+/// A packed batch of random frames, of `lengths` rows each; three labels of 1 … 6 per sequence.
+inline Batch random_frames(const model::ModelConfig& config, const std::vector<int64_t>& lengths) {
+  Batch batch;
+  batch.count = static_cast<int64_t>(lengths.size());
+  batch.lengths = lengths;
+  Philox random{8, 8};
+  for (int64_t i = 0; i < batch.rows() * config.input_width(); ++i) {
+    batch.frames.push_back(random.next_normal());
+  }
+  for (size_t i = 0; i < lengths.size(); ++i) {
+    auto& labels = batch.labels.emplace_back();
+    for (int n = 0; n < 3; ++n) labels.push_back(1 + static_cast<int32_t>(random.next_below(6)));
+  }
+  batch.counted = 3 * batch.count;
+  return batch;
 }
 
 /// A training config for the copy task that takes milliseconds per update.
