@@ -74,6 +74,7 @@ tarn_code code_of(ErrorCode code) {
     case ErrorCode::kIo: return TARN_IO;
     case ErrorCode::kCancelled: return TARN_CANCELLED;
     case ErrorCode::kConflict: return TARN_CONFLICT;
+    case ErrorCode::kReadOnly: return TARN_IO;  // of stores, which this interface has not
   }
   return TARN_INVALID_ARGUMENT;
 }
