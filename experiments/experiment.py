@@ -251,9 +251,9 @@ class Report:
                           "code": self.claim["command"]}]})
 
 
-def result_files(out, pattern="*.json"):
-    """The results that match, in the order of their names, without what is made from them."""
-    return [read_json(path) for path in sorted((out / "results").glob(pattern))
+def result_files(out):
+    """The results in the order of their names, without what is made from them."""
+    return [read_json(path) for path in sorted((out / "results").glob("*.json"))
             if path.name not in (TIMES, "verdict.json", "speed.json") and not path.name.startswith("table-")]
 
 
