@@ -18,7 +18,7 @@ struct Options {
   int64_t streams = 32;
   int64_t tokens = 256;
   int64_t prompt_tokens = 4096;
-  int64_t prompt_budget = 512;
+  int64_t prompt_budget = 64;
   int64_t repeats = 3;
   int64_t seed = 1;
 };

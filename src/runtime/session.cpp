@@ -17,6 +17,15 @@ int64_t num_choices(const model::HeadConfig& head) {
   return head.kind == model::HeadKind::kCategorical ? head.classes : head.components;
 }
 
+/// Operators work in chunks that divide it, so cuts at its multiples change no bit.
+constexpr int64_t kQuantum = 64;
+static_assert(Generator::kPieceTokens % kQuantum == 0);
+
+bool cuts_change_bits(const model::ModelConfig& config) {
+  return std::any_of(config.layers.begin(), config.layers.end(),
+                     [](const model::LayerConfig& layer) { return layer.mixer->cuts_change_bits; });
+}
+
 }  // namespace
 
 Session::Session(std::shared_ptr<const model::Model> model, SequenceState state)
@@ -126,18 +135,22 @@ void Session::drop_evaluated() {
 int64_t Session::evaluable() const { return is_full() ? waiting() - 1 : waiting(); }
 
 Generator::Generator(std::shared_ptr<const model::Model> model, ThreadPool* pool)
-    : model_(std::move(model)), pool_(pool), states_(*model_) {}
+    : model_(std::move(model)),
+      pool_(pool),
+      piece_quantum_(cuts_change_bits(model_->config()) ? kPieceTokens : kQuantum),
+      states_(*model_) {}
 
 Status Generator::evaluate(std::span<Session* const> sessions) {
   TARN_RETURN_IF_ERROR(reserve(sessions));
-  while (advance_reserved(sessions)) {
+  while (advance_reserved(sessions, kPieceTokens)) {
   }
   return {};
 }
 
-Status Generator::advance(std::span<Session* const> sessions) {
+Status Generator::advance(std::span<Session* const> sessions, int64_t most) {
+  TARN_CHECK(most > 0 && most <= kPieceTokens && most % piece_quantum_ == 0);
   TARN_RETURN_IF_ERROR(reserve(sessions));
-  advance_reserved(sessions);
+  advance_reserved(sessions, most);
   return {};
 }
 
@@ -150,24 +163,24 @@ Status Generator::reserve(std::span<Session* const> sessions) {
   return {};
 }
 
-bool Generator::advance_reserved(std::span<Session* const> sessions) {
-  // Steps first: a piece that leaves one input waiting must not be followed by a step at once.
-  const bool stepped = evaluate_round(sessions, mixers::Form::kStep);
-  const bool any = evaluate_round(sessions, mixers::Form::kChunk) || stepped;
+bool Generator::advance_reserved(std::span<Session* const> sessions, int64_t most) {
+  const bool stepped = evaluate_round(sessions, mixers::Form::kStep, most);
+  const bool any = evaluate_round(sessions, mixers::Form::kChunk, most) || stepped;
   for (Session* session : sessions) session->drop_evaluated();
   return any;
 }
 
-bool Generator::evaluate_round(std::span<Session* const> sessions, mixers::Form form) {
+bool Generator::evaluate_round(std::span<Session* const> sessions, mixers::Form form,
+                               int64_t most) {
   bool any = false;
   int64_t rows = 0;
   group_.clear();
   for (Session* session : sessions) {
     const int64_t evaluable = session->evaluable();
     if (evaluable == 0 || (evaluable == 1) != (form == mixers::Form::kStep)) continue;
-    const int64_t piece = std::min(evaluable, kPieceTokens);
+    const int64_t piece = piece_size(evaluable, most);
     if (rows + piece > kPassRows) {
-      evaluate_group(form, rows);
+      evaluate_group(form, rows, most);
       group_.clear();
       rows = 0;
     }
@@ -175,11 +188,11 @@ bool Generator::evaluate_round(std::span<Session* const> sessions, mixers::Form 
     rows += piece;
     any = true;
   }
-  if (!group_.empty()) evaluate_group(form, rows);
+  if (!group_.empty()) evaluate_group(form, rows, most);
   return any;
 }
 
-void Generator::evaluate_group(mixers::Form form, int64_t rows) {
+void Generator::evaluate_group(mixers::Form form, int64_t rows, int64_t most) {
   const size_t count = group_.size();
   const auto output_dim = static_cast<size_t>(model_->config().head.output_dim());
   begin_.resize(count);
@@ -192,7 +205,7 @@ void Generator::evaluate_group(mixers::Form form, int64_t rows) {
   for (size_t i = 0; i < count; ++i) {
     const Session& session = *group_[i];
     begin_[i] = row;
-    length_[i] = std::min(session.evaluable(), kPieceTokens);
+    length_[i] = piece_size(session.evaluable(), most);
     positions_[i] = session.position();
     group_states_[i] = &group_[i]->state_;
     for (int64_t t = 0; t < length_[i]; ++t) {

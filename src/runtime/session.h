@@ -113,14 +113,19 @@ class Generator {
   Generator(std::shared_ptr<const model::Model> model, ThreadPool* pool);
 
   /// Evaluates every waiting input of every session. A session with one waiting input takes the
-  /// step form, with more the chunk form in pieces of kPieceTokens, so the way a session is
-  /// computed depends on that session alone. The last token of a full sequence stays waiting.
+  /// step form, with more the chunk form, so the way a session is computed depends on that session
+  /// alone. The last token of a full sequence stays waiting.
   /// Errors, and nothing is evaluated: no room for the state (kResource).
   Status evaluate(std::span<Session* const> sessions);
-  /// The next piece of evaluate() for each session: at most kPieceTokens of its waiting inputs, none
-  /// of one without any. Calls with any batch mates in between end in the bits of one evaluate().
-  /// Errors: as evaluate().
-  Status advance(std::span<Session* const> sessions);
+  /// The next piece_size() of waiting inputs for each session, none of one without any. Calls with
+  /// any batch mates and any `most` end in the bits of one evaluate(). Errors: as evaluate().
+  Status advance(std::span<Session* const> sessions, int64_t most = kPieceTokens);
+  /// Of `evaluable` waiting inputs those that one pass takes: all of them up to `most` + 1, else
+  /// `most`, a multiple of piece_quantum(). One input is never left over: it would take the step
+  /// form, whose bits differ from the chunk form's.
+  static int64_t piece_size(int64_t evaluable, int64_t most) {
+    return evaluable <= most + 1 ? evaluable : most;
+  }
   /// Evaluates what waits, then draws and appends one token for each session; `drawn` (empty, or
   /// one per session) receives the tokens. Errors: the first of evaluate() and Session::draw();
   /// sessions without an error of their own have drawn.
@@ -130,19 +135,24 @@ class Generator {
   /// Convenience for one session: append and evaluate.
   Status feed(Session& session, std::span<const int32_t> tokens);
 
+  /// What shorter pieces must be multiples of: 64, or kPieceTokens when a mechanism of the model has
+  /// cuts_change_bits.
+  int64_t piece_quantum() const { return piece_quantum_; }
+
   static constexpr int64_t kPieceTokens = 512;  ///< longest piece of one session in one pass
   static constexpr int64_t kPassRows = 4096;    ///< rows of one pass, at least one session's piece
 
  private:
   Status reserve(std::span<Session* const> sessions);
-  bool advance_reserved(std::span<Session* const> sessions);
+  bool advance_reserved(std::span<Session* const> sessions, int64_t most);
   /// Evaluates the next piece of the sessions that take `form` now; false if there are none.
-  bool evaluate_round(std::span<Session* const> sessions, mixers::Form form);
-  void evaluate_group(mixers::Form form, int64_t rows);
+  bool evaluate_round(std::span<Session* const> sessions, mixers::Form form, int64_t most);
+  void evaluate_group(mixers::Form form, int64_t rows, int64_t most);
   void prepare_samplers(const SamplerOptions& options);
 
   std::shared_ptr<const model::Model> model_;
   ThreadPool* pool_;
+  int64_t piece_quantum_;
   Arena arena_;
   StateBatch states_;
   std::vector<Sampler> samplers_;  // one per thread

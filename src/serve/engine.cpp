@@ -217,7 +217,7 @@ void Engine::run() {
     end_interrupted();
     choose_batch();
     // Memory was reserved turn by turn: what is left to fail is a bug.
-    if (!batch_.empty()) TARN_CHECK(generator_.advance(batch_).ok());
+    if (!batch_.empty()) TARN_CHECK(generator_.advance(batch_, piece_tokens_).ok());
     finish_round();
     metrics_.rounds.fetch_add(1, std::memory_order_relaxed);
   }
@@ -302,9 +302,21 @@ void Engine::choose_batch() {
     credit_ = 0;
     return;
   }
-  // A piece is never cut: the bits of a session would depend on its batch mates.
-  credit_ = std::min(credit_ + options_.prompt_budget,
-                     std::max(options_.prompt_budget, Generator::kPieceTokens));
+  choose_pieces(std::move(readers));
+}
+
+void Engine::choose_pieces(std::vector<Turn*> readers) {
+  // With nobody waiting for a token, prompts are read in the pieces that are fastest.
+  const bool alone = batch_.empty();
+  const int64_t quantum = generator_.piece_quantum();
+  const int64_t budget =
+      alone ? std::max(options_.prompt_budget, Generator::kPieceTokens) : options_.prompt_budget;
+  credit_ =
+      std::min(credit_ + budget, std::max(budget, (alone ? Generator::kPieceTokens : quantum) + 1));
+  const auto count = static_cast<int64_t>(readers.size());
+  piece_tokens_ =
+      alone ? Generator::kPieceTokens
+            : std::clamp(credit_ / count / quantum * quantum, quantum, Generator::kPieceTokens);
   while (!readers.empty()) {
     const auto next = std::min_element(readers.begin(), readers.end(), [this](Turn* a, Turn* b) {
       const uint64_t of_a = clock_.served(a->request().fairness_key);
@@ -312,7 +324,7 @@ void Engine::choose_batch() {
       return of_a != of_b ? of_a < of_b : a->last_served < b->last_served;
     });
     Turn& turn = **next;
-    const int64_t piece = std::min(turn.session().evaluable(), Generator::kPieceTokens);
+    const int64_t piece = runtime::Generator::piece_size(turn.session().evaluable(), piece_tokens_);
     if (piece > credit_) return;
     credit_ -= piece;
     turn.last_served = clock_.serve(turn.request().fairness_key);

@@ -21,7 +21,7 @@ namespace tarn::serve {
 struct EngineOptions {
   int threads = 1;                        ///< that compute, the engine's own included
   int64_t max_running = 256;              ///< turns in one round
-  int64_t prompt_budget = 512;            ///< prompt tokens read in one round, see Engine
+  int64_t prompt_budget = 64;             ///< prompt tokens read in one round, see Engine
   int64_t max_queued_requests = 1024;     ///< that wait for a place in the rounds
   int64_t max_queued_tokens = 1'000'000;  ///< of their prompts together
   int64_t memory_limit_bytes = 0;         ///< of states, see SessionTable; 0: none
@@ -29,10 +29,10 @@ struct EngineOptions {
 };
 
 /// Advances the turns of many sessions of one model together, one token of each per round; turns join
-/// and leave between rounds. Each round also reads pieces of waiting prompts: at most
-/// prompt_budget tokens, saved up over rounds when a piece (Generator::kPieceTokens, or the end of a
-/// prompt) is larger, so that a long prompt delays the others' next token by one piece. Fairness
-/// keys take turns, and the turns within a key.
+/// and leave between rounds. Each round also reads pieces of waiting prompts. While other turns
+/// draw, pieces are small (Generator::piece_quantum()) and have at most prompt_budget tokens together,
+/// saved up over rounds when a piece is larger, so that a long prompt delays the others' next token
+/// by little. Fairness keys take turns, and the turns within a key.
 ///
 /// What a turn draws depends on its session, prompt, sampler and seed alone: the same bits as with a
 /// Session and a Generator of its own, whatever else runs. An error ends the turn that had it.
@@ -78,6 +78,7 @@ class Engine {
   TurnPointer next_waiting();
   void end_interrupted();
   void choose_batch();
+  void choose_pieces(std::vector<Turn*> readers);
   void finish_round();
   void end(const TurnPointer& turn, FinishReason reason, const Error& error = {});
 
@@ -103,7 +104,8 @@ class Engine {
   std::vector<runtime::Session> spares_;  // memory for the copies of running turns
   std::vector<runtime::Session*> batch_;
   FairClock clock_;
-  int64_t credit_ = 0;  // prompt tokens that may be read
+  int64_t credit_ = 0;                                       // prompt tokens that may be read
+  int64_t piece_tokens_ = runtime::Generator::kPieceTokens;  // of one prompt in this round
   std::thread thread_;
 };
 

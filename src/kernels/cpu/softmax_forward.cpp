@@ -68,11 +68,13 @@ HWY_NOINLINE bool update_weights(int64_t keys, int64_t columns, const ForwardBlo
       sum2 = hn::Add(sum2, p2);
       sum3 = hn::Add(sum3, p3);
     }
-    for (; j < keys; ++j) {
+    // The rest as if hidden keys filled it up: a query's bits do not depend on how far others see.
+    VecF32* const sums[] = {&sum0, &sum1, &sum2};
+    for (int64_t i = 0; j < keys; ++i, ++j) {
       float* row = s + j * kQueryBlock;
       const VecF32 p = exp2_nonpositive(d, hn::Sub(hn::Load(d, row), base));
       hn::Store(p, d, row);
-      sum0 = hn::Add(sum0, p);
+      *sums[i] = hn::Add(*sums[i], p);
     }
     const VecF32 rescale = exp2_nonpositive(d, hn::Sub(old, base));
     const VecF32 added = hn::Add(hn::Add(sum0, sum1), hn::Add(sum2, sum3));

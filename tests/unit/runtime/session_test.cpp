@@ -1,4 +1,5 @@
 #include "runtime/session.h"
+#include "runtime/snapshot.h"
 
 #include <gtest/gtest.h>
 
@@ -112,6 +113,32 @@ TEST(Session, RefusesBadTokensWhole) {
   EXPECT_FALSE(session.reserve(int64_t{1} << 62).ok());
   Sampler sampler(model->config().head, {});
   EXPECT_FALSE(session.draw(sampler).ok());  // the start token waits
+}
+
+TEST(Session, PiecesOfAnyQuantaEndInTheSameBits) {
+  for (const NamedMixers& stack : causal_stacks(true)) {
+    SCOPED_TRACE(stack.name);
+    const auto model = tiny_model(stack.layers, {.max_tokens = 0});
+    Generator generator(model, nullptr);
+    // The start token waits as well: with 64 more one input beyond a quantum, and so on.
+    for (const int64_t length : {64, 512, 700}) {
+      SCOPED_TRACE(length);
+      const Tokens prompt = random_tokens(length, 1);
+      Session whole(model, {});
+      ASSERT_TRUE(generator.feed(whole, prompt).ok());
+      for (int64_t most = generator.piece_quantum(); most <= 192; most *= 3) {
+        SCOPED_TRACE(most);
+        Session pieces(model, {});
+        ASSERT_TRUE(pieces.append(prompt).ok());
+        Session* const one[] = {&pieces};
+        while (pieces.evaluable() > 0) ASSERT_TRUE(generator.advance(one, most).ok());
+        EXPECT_EQ(pieces.position(), length + 1);
+        EXPECT_TRUE(
+            std::equal(whole.output().begin(), whole.output().end(), pieces.output().begin()));
+        EXPECT_EQ(encode_snapshot(whole, {}), encode_snapshot(pieces, {}));
+      }
+    }
+  }
 }
 
 TEST(Session, LongPromptsInPiecesMatchShortFeedsOfTheSamePieces) {
