@@ -54,8 +54,8 @@ struct StreamHead {
 };
 
 /// The answering side of one request. Either send(), or start_stream(), write()s and finish(); what
-/// comes after the end is ignored. When the last pointer to an exchange goes before its end, the client
-/// gets a 500, or a cut stream. May outlive the server. Threads: any, also several at once.
+/// comes after the end is ignored. When the last pointer to an exchange goes before its end, the
+/// client gets a 500, or a cut stream. May outlive the server. Threads: any, also several at once.
 class Exchange {
  public:
   Exchange() = default;
@@ -68,14 +68,15 @@ class Exchange {
   /// False: nobody reads a stream (the client has gone, or it was a HEAD); the exchange has ended.
   virtual bool start_stream(StreamHead head) = 0;
   /// Never blocks. False: the client has gone or does not read, and the stream is over. A write to
-  /// an event stream is whole events, so that pings can go between. A write that finds the queue empty
-  /// may be longer than Limits::stream_queue_bytes.
+  /// an event stream is whole events, so that pings can go between. A write that finds the queue
+  /// empty may be longer than Limits::stream_queue_bytes.
   virtual bool write(std::string_view bytes) = 0;
   virtual void finish() = 0;
 
-  /// Calls `callback` once when the client closes, stalls, overflows or is cut off before the exchange
-  /// has ended; at once when that has happened already. Runs on an I/O thread or inside this call:
-  /// it must be quick. Dropped when the exchange ends. Closing the sending half counts as closing.
+  /// Calls `callback` once when the client closes, stalls, overflows or is cut off before the
+  /// exchange has ended; at once when that has happened already. Runs on an I/O thread or inside
+  /// this call: it must be quick. Dropped when the exchange ends; a later one replaces an earlier.
+  /// Closing the sending half of a connection counts as closing.
   virtual void on_gone(std::function<void()> callback) = 0;
   virtual bool gone() const = 0;
 };

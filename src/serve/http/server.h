@@ -28,6 +28,8 @@ struct Limits {
   int64_t requests_per_key =
       64;  ///< at work at once, see ServerOptions::key; 0: no such limit (503)
   int64_t queued_requests = 1024;  ///< that wait for a worker (503)
+  double linger_seconds = 2;       ///< to read on after a refusal, so that the client gets it
+  int64_t linger_bytes = int64_t{256} << 10;
 };
 
 struct ServerOptions {
@@ -43,15 +45,16 @@ struct ServerOptions {
   bool access_log = true;  ///< one JSON line for each request to the log sink, at kInfo
 };
 
-/// An HTTP/1.1 server: few I/O threads that never wait, and workers that run the handler. Connections
-/// are kept alive, and pipelined requests answered in order. A request is handed over when all of it
-/// has come. `OPTIONS *` is answered here; every other method is the handler's. Threads: any.
+/// An HTTP/1.1 server: few I/O threads that never wait, and workers that run the handler.
+/// Connections are kept alive, and pipelined requests answered in order. A request is handed over
+/// when all of it has come. `OPTIONS *` is answered here; every other method but CONNECT is the
+/// handler's. Threads: any.
 class Server {
  public:
   using Clock = std::chrono::steady_clock;
 
-  /// Listens from here on. Errors: options out of range, an address that is none (kInvalidArgument);
-  /// an address in use (kConflict) or otherwise refused (kIo).
+  /// Listens from here on. Errors: options out of range, an address that is none
+  /// (kInvalidArgument); an address in use (kConflict) or otherwise refused (kIo).
   static Result<std::unique_ptr<Server>> start(ServerOptions options, Handler handler);
   /// Cuts what is left, and waits for handlers that run.
   ~Server();
