@@ -98,7 +98,7 @@ TEST(HttpParser, RefusesWhatIsMalformed) {
   EXPECT_EQ(status_of(get + "Bad Name: x\r\n\r\n"), 400);
   EXPECT_EQ(status_of(get + "A: b\x01\r\n\r\n"), 400);
   EXPECT_EQ(status_of(get + "A\r\n\r\n"), 400);
-  EXPECT_EQ(status_of("GET / HTTP/1.1\nHost: a\n\n"), 400);
+  EXPECT_EQ(status_of("GET / HTTP/1.1\r\nHost: a\nB: c\r\n\r\n"), 400);
   EXPECT_EQ(status_of("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"), 505);
   EXPECT_EQ(status_of("CONNECT a:1 HTTP/1.1\r\nHost: a\r\n\r\n"), 501);
   EXPECT_EQ(status_of(get + "Expect: tea\r\n\r\n"), 417);
@@ -117,7 +117,7 @@ TEST(HttpParser, RefusesBodiesOfUnclearLength) {
   EXPECT_EQ(status_of("POST / HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n"), 400);
   const std::string chunked = post + "Transfer-Encoding: chunked\r\n\r\n";
   EXPECT_EQ(status_of(chunked + "zz\r\n\r\n"), 400);
-  EXPECT_EQ(status_of(chunked + "1\r\nabc\r\n"), 400);
+  EXPECT_EQ(status_of(chunked + "1\r\nabcdef\r\n"), 400);
   EXPECT_EQ(status_of(chunked + "-1\r\n\r\n\r\n"), 400);
   EXPECT_EQ(status_of(chunked + "ffffffffffffffff\r\n\r\n"), 413);
   EXPECT_EQ(status_of(chunked + "10000000000000000\r\n\r\n"), 400);
