@@ -42,7 +42,7 @@ class HttpServer : public testing::Test {
   HttpServer() { options.access_log = false; }
   ~HttpServer() override {
     release.set_value();
-    held.clear();
+    server.reset();  // its threads use the rest
   }
 
   void start() {
@@ -86,7 +86,7 @@ class HttpServer : public testing::Test {
   std::vector<std::shared_ptr<Exchange>> held;
   std::promise<void> release;
   std::shared_future<void> released = release.get_future().share();
-  std::unique_ptr<Server> server;  // last: its threads use the others
+  std::unique_ptr<Server> server;
   int port = 0;
 };
 
