@@ -1,6 +1,8 @@
 #include "serve/http/server.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <chrono>
@@ -35,8 +37,8 @@ bool soon(Condition condition) {
   return true;
 }
 
-/// What the test's handler does by path: /echo, /hold (an exchange for the test to answer), /stream
-/// (the same, a stream already), /throw, /block (until the test says so).
+/// The test's handler goes by the path: /hold (an exchange for the test to answer), /stream (the
+/// same, a stream already), /throw, /block (until the test says so), /peer, /big; others are echoed.
 class HttpServer : public testing::Test {
  protected:
   HttpServer() { options.access_log = false; }
@@ -58,6 +60,7 @@ class HttpServer : public testing::Test {
     ++handled;
     if (request.path == "/throw") throw std::runtime_error("planted");
     if (request.path == "/block") released.wait();
+    if (request.path == "/peer") return exchange->send({.body = request.peer});
     if (request.path == "/big") return exchange->send({.body = std::string(size_t{8} << 20, 'b')});
     if (request.path == "/hold" || request.path == "/stream") {
       exchange->on_gone([this] { ++gone; });
@@ -118,7 +121,7 @@ TEST_F(HttpServer, ListensOnIpv6AndSaysWhyItCannot) {
   options.address = "::1";
   start();
   HttpClient client(port, "::1");
-  EXPECT_EQ(client.get("/six").body, "/six");
+  EXPECT_EQ(client.get("/peer").body, "::1");
 
   options.port = port;
   const auto handler = [](const Request&, std::shared_ptr<Exchange>) {};
@@ -127,6 +130,16 @@ TEST_F(HttpServer, ListensOnIpv6AndSaysWhyItCannot) {
   EXPECT_EQ(taken.error().code, ErrorCode::kConflict);
   EXPECT_EQ(taken.error().to_string(), "::1 port " + std::to_string(port) +
                                            ": the address is in use, probably by another server");
+  {
+    options.address = "::";
+    options.port = 0;
+    const auto both = Server::start(options, [](const Request& request, auto exchange) {
+      exchange->send({.body = request.peer});
+    });
+    ASSERT_TRUE(both.ok()) << both.error().to_string();
+    EXPECT_EQ(HttpClient((*both)->port(), "::1").get("/").body, "::1");
+    EXPECT_EQ(HttpClient((*both)->port()).get("/").body, "127.0.0.1");
+  }
   options.address = "localhost";
   EXPECT_EQ(Server::start(options, handler).error().code, ErrorCode::kInvalidArgument);
   options.address = "127.0.0.1";
@@ -143,6 +156,8 @@ TEST_F(HttpServer, FailedHandlersAre500) {
   HttpClient client(port);
   EXPECT_EQ(client.get("/throw").status, 500);
   EXPECT_EQ(client.get("/a").status, 200);
+  server.reset();
+  set_log_sink(nullptr);
 }
 
 TEST_F(HttpServer, NoticesAtOnceThatAClientHasGone) {
@@ -263,6 +278,27 @@ TEST_F(HttpServer, AllConnectionsHaveALimit) {
   more.clear();
   first.close();
   EXPECT_TRUE(soon([&] { return HttpClient(port).get("/a").status == 200; }));
+}
+
+TEST_F(HttpServer, WaitsForDescriptors) {
+  std::atomic<int> warnings{0};
+  set_log_sink([&](LogLevel level, std::string_view) { warnings += level == LogLevel::kWarning; });
+  start();
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+  const int next = ::dup(0);
+  ::close(next);
+  // Room for the client's end and not for the server's.
+  const rlimit few{static_cast<rlim_t>(next) + 1, before.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &few), 0);
+  HttpClient client(port);
+  EXPECT_TRUE(client.connected());
+  EXPECT_TRUE(soon([&] { return warnings > 1; }));
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
+  EXPECT_EQ(client.get("/a").status, 200);
+  EXPECT_LT(warnings, 20);
+  server.reset();
+  set_log_sink(nullptr);
 }
 
 TEST_F(HttpServer, DrainsWhatIsAtWorkAndCutsTheRest) {
