@@ -26,7 +26,7 @@ FENCES = {
     r"(torch|ATen|c10)/": r"src/train/|src/mixers/common/autograd\.cpp$|src/mixers/common/torch_mixer",
     r"boost/json": r"src/base/json\.cpp$",
     r"boost/beast": r"src/serve/http/parser\.cpp$",
-    r"boost/asio": r"src/serve/http/transport\.cpp$",
+    r"boost/asio": r"src/serve/http/(transport\.cpp|loop\.(h|cpp))$",
     r"hwy/": r"src/kernels/",
     r"(dnnl|oneapi)": r"src/onednn/",
     r"png\.h": r"src/report/",

@@ -38,7 +38,7 @@ bool soon(Condition condition) {
 }
 
 /// The test's handler goes by the path: /hold (an exchange for the test to answer), /stream (the
-/// same, a stream already), /throw, /block (until the test says so), /peer, /big; others are echoed.
+/// same, a stream already), /throw, /block (until the test says so), /peer, /big; it echoes others.
 class HttpServer : public testing::Test {
  protected:
   HttpServer() { options.access_log = false; }
