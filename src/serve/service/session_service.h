@@ -15,15 +15,10 @@
 #include "serve/engine.h"
 #include "serve/metrics.h"
 #include "serve/request.h"
+#include "serve/service/saved_session.h"
 #include "serve/store.h"
 
 namespace tarn::serve {
-
-/// When a session's turns are saved.
-enum class SavePolicy : uint8_t {
-  kTurn,    ///< each one, before its end is told
-  kManual,  ///< by save(), pause(), fork(), a drain, and when the session leaves the memory
-};
 
 struct ServiceOptions {
   EngineOptions engine{};  ///< without hooks: evicted sessions go to the store
@@ -36,6 +31,8 @@ struct ServiceOptions {
   int64_t idempotency_seconds = 86400;   ///< and for how long
   int64_t expiry_interval_seconds = 60;  ///< between looks for sessions whose time is over; 0: none
   int64_t session_wait_seconds = 30;     ///< for a turn with wait_for_session, see submit()
+  /// Milliseconds since 1970; the system's clock when empty. Expiry and the age of results go by it.
+  std::function<int64_t()> now_ms{};
 };
 
 /// What create() makes.
@@ -91,7 +88,6 @@ struct SessionTurn {
   std::function<void(const TurnResult&)> on_end{};
 };
 
-inline constexpr size_t kMaxKeyBytes = 128;
 /// Refusal::error.where of a key that belongs to another request, and of if_seq.
 inline constexpr const char* kKeyConflict = "idempotency_key";
 inline constexpr const char* kIfSeqConflict = "if_seq";
