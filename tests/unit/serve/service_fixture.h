@@ -8,8 +8,11 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 
+#include "base/checksum.h"
+#include "base/frame.h"
 #include "serve/service/session_service.h"
 #include "unit/serve/engine_fixture.h"
 #include "unit/serve/places.h"
@@ -45,6 +48,11 @@ inline SessionTurn turn_of(const std::string& id, Tokens prompt, int64_t count) 
   turn.request.prompt = std::move(prompt);
   turn.request.max_tokens = count;
   return turn;
+}
+
+inline std::string digest(std::string_view bytes) {
+  return std::to_string(bytes.size()) + " bytes, " +
+         hex(xxh3_64(bytes.data(), static_cast<int64_t>(bytes.size())));
 }
 
 /// Submits and waits.
@@ -132,14 +140,14 @@ class ServiceTest : public testing::TestWithParam<PlaceKind> {
     ASSERT_TRUE(made.ok()) << made.error().to_string();
     EXPECT_EQ(made->seq, 1);
   }
-  /// The snapshot in a version of the store.
+  /// Digest of the snapshot in a version of the store: a whole one fills pages when it differs.
   std::string stored(const std::string& id, std::optional<int64_t> seq = {}) {
     const auto record = place_->store(store_options_)->load(id, model_->fingerprint(), seq);
     EXPECT_TRUE(record.ok()) << record.error().to_string();
     if (!record.ok()) return {};
     const auto saved = parse_saved_session(record->payload, id);
     EXPECT_TRUE(saved.ok());
-    return saved.ok() ? std::string(saved->snapshot) : std::string();
+    return saved.ok() ? digest(saved->snapshot) : std::string();
   }
   static int64_t seq(SessionService& service, const std::string& id) {
     const auto view = service.get(id);

@@ -23,7 +23,7 @@ TEST_P(ServiceTest, AResumedSessionEqualsOneThatNeverStopped) {
     EXPECT_EQ(told.result.end.tokens_evaluated, 10);
     EXPECT_EQ(told.result.durability, place_->durability(store_options_));
     EXPECT_EQ(told.ends, 1);
-    EXPECT_EQ(stored("a"), alone.snapshot());
+    EXPECT_EQ(stored("a"), digest(alone.snapshot()));
   }
   const auto second = service();
   Told told = play(*second, turn_of("a", {}, 1));
@@ -37,7 +37,7 @@ TEST_P(ServiceTest, AResumedSessionEqualsOneThatNeverStopped) {
   EXPECT_EQ(told.tokens, alone.turn(random_tokens(4, 2), 5, cool));
   EXPECT_EQ(told.result.end.token_count, 25);
   EXPECT_EQ(told.result.seq, 4);
-  EXPECT_EQ(stored("a"), alone.snapshot());
+  EXPECT_EQ(stored("a"), digest(alone.snapshot()));
   const auto view = second->get("a");
   ASSERT_TRUE(view.ok());
   EXPECT_EQ(view->seq, 4);
@@ -66,7 +66,7 @@ TEST_P(ServiceTest, APromptAloneIsNotReadAgainAfterAResume) {
   EXPECT_EQ(told.result.end.tokens_evaluated, 0);
   EXPECT_EQ(second->metrics().loads.load(), 1);
   EXPECT_EQ(told.tokens, alone.turn({}, 3, {}));
-  EXPECT_EQ(stored("a"), alone.snapshot());
+  EXPECT_EQ(stored("a"), digest(alone.snapshot()));
 }
 
 TEST_P(ServiceTest, ASessionMovesBetweenServers) {
@@ -80,7 +80,7 @@ TEST_P(ServiceTest, ASessionMovesBetweenServers) {
     const Told told = play(server, std::move(turn));
     EXPECT_EQ(told.tokens, alone.turn(random_tokens(3, 10 + i), 2, {})) << i;
     EXPECT_EQ(told.result.seq, 2 + i);
-    EXPECT_EQ(stored("a"), alone.snapshot());
+    EXPECT_EQ(stored("a"), digest(alone.snapshot()));
   }
   EXPECT_EQ(one->metrics().stale.load(), 1);
   EXPECT_EQ(two->metrics().stale.load(), 1);
@@ -126,7 +126,7 @@ TEST_P(ServiceTest, OfTwoWritersOnOneNumberExactlyOneWins) {
     }
     EXPECT_EQ(won.load(), 1);
     alone.turn(random_tokens(2, 50 + round), 2, {});
-    EXPECT_EQ(stored("a"), alone.snapshot());
+    EXPECT_EQ(stored("a"), digest(alone.snapshot()));
   }
 }
 
@@ -159,7 +159,7 @@ TEST_P(ServiceTest, ACancelledTurnLeavesTheSessionAndFreesTheLease) {
   EXPECT_EQ(told.tokens, alone.turn(random_tokens(2, 3), 4, {}));
   EXPECT_EQ(told.result.end.token_count, 43);
   EXPECT_EQ(told.result.seq, 4);
-  EXPECT_EQ(stored("a"), alone.snapshot());
+  EXPECT_EQ(stored("a"), digest(alone.snapshot()));
 }
 
 TEST_P(ServiceTest, ARepeatedKeyIsAnsweredAndNotApplied) {
@@ -224,7 +224,7 @@ TEST_P(ServiceTest, ForksAndRollbacksAreVersions) {
   Alone alone(model_, 7), other(model_, 7);
   play(*one, turn_of("a", random_tokens(4, 1), 3));
   alone.turn(random_tokens(4, 1), 3, {});
-  const std::string at_2 = alone.snapshot();
+  const std::string at_2 = digest(alone.snapshot());
   play(*one, turn_of("a", random_tokens(4, 2), 3));
   const auto forked = two->fork("a", 2, "b");
   ASSERT_TRUE(forked.ok()) << forked.error().to_string();
@@ -269,7 +269,7 @@ TEST_P(ServiceTest, ManualSessionsAreSavedWhenAsked) {
   auto one = service("one");
   const auto two = service("two");
   create(*one, "a", SavePolicy::kManual);
-  const std::string fresh = alone.snapshot();
+  const std::string fresh = digest(alone.snapshot());
   for (int i = 0; i < 3; ++i) {
     SessionTurn turn = turn_of("a", random_tokens(3, 30 + i), 2);
     turn.idempotency_key = "k" + std::to_string(i);
@@ -292,30 +292,30 @@ TEST_P(ServiceTest, ManualSessionsAreSavedWhenAsked) {
   ASSERT_TRUE(view.ok()) << view.error().to_string();
   EXPECT_EQ(view->seq, 2);
   EXPECT_FALSE(view->unsaved);
-  EXPECT_EQ(stored("a"), alone.snapshot());
+  EXPECT_EQ(stored("a"), digest(alone.snapshot()));
   EXPECT_EQ(one->save("a")->seq, 2);  // nothing to do
   EXPECT_EQ(play(*two, turn_of("a", {}, 2)).tokens, alone.turn({}, 2, {}));
   EXPECT_EQ(two->pause("a")->seq, 3);
   EXPECT_FALSE(two->get("a")->resident);
-  EXPECT_EQ(stored("a"), alone.snapshot());
+  EXPECT_EQ(stored("a"), digest(alone.snapshot()));
   // Unsaved turns can be dropped, are in a fork, and outlive a server that ends in order.
   play(*one, turn_of("a", random_tokens(3, 40), 2));
   ASSERT_TRUE(one->rollback("a", 3).ok());
-  EXPECT_EQ(stored("a"), alone.snapshot());
+  EXPECT_EQ(stored("a"), digest(alone.snapshot()));
   EXPECT_EQ(play(*one, turn_of("a", {}, 2)).tokens, alone.turn({}, 2, {}));
   ASSERT_TRUE(one->fork("a", {}, "b").ok());
-  EXPECT_EQ(stored("b"), alone.snapshot());
+  EXPECT_EQ(stored("b"), digest(alone.snapshot()));
   play(*one, turn_of("a", {}, 1));
   alone.turn({}, 1, {});
   const auto drained = one->drain(Clock::now());
   EXPECT_EQ(drained.saved, 1);
   EXPECT_EQ(drained.failed, 0);
-  EXPECT_EQ(stored("a"), alone.snapshot());
+  EXPECT_EQ(stored("a"), digest(alone.snapshot()));
   one = service("one");
   play(*one, turn_of("a", {}, 1));
   alone.turn({}, 1, {});
   one.reset();
-  EXPECT_EQ(stored("a"), alone.snapshot());
+  EXPECT_EQ(stored("a"), digest(alone.snapshot()));
 }
 
 TEST_P(ServiceTest, AServerThatLosesItsLeaseUndoesItsTurn) {
@@ -336,7 +336,7 @@ TEST_P(ServiceTest, AServerThatLosesItsLeaseUndoesItsTurn) {
     EXPECT_EQ(end.end.token_count, 0);
   }
   EXPECT_EQ(mine, alone.turn({3}, 2, {}));
-  EXPECT_EQ(stored("a"), alone.snapshot());
+  EXPECT_EQ(stored("a"), digest(alone.snapshot()));
   EXPECT_EQ(play(*one, turn_of("a", {4}, 2)).tokens, alone.turn({4}, 2, {}));
   // The same for turns that were not saved.
   play(*two, turn_of("m", {5}, 1));
