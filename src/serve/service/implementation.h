@@ -100,9 +100,12 @@ class SessionService::Implementation {
   /// then the copy in memory counts for nothing.
   Status write_versions(const std::string& id, const std::function<Status(int64_t)>& write);
   void maintain();
+  /// Removes sessions whose time is over, and copies of sessions that are gone.
+  void expire();
 
   // Turns: turns.cpp.
   std::optional<Refusal> check(const SessionTurn& turn);
+  TurnSubmission refused(Refusal refusal);
   TurnSubmission submit_alone(SessionTurn turn);
   Result<Held> claim(const Request& request);
   /// Takes the lease and makes the copy in memory the newest version; `stale` if it cannot be.

@@ -183,6 +183,25 @@ SessionView SessionService::Implementation::view(const StoredInfo& info) {
   return view;
 }
 
+void SessionService::Implementation::expire() {
+  const Result<int64_t> expired = store_->expire(now());
+  if (!expired.ok()) {
+    log_message(LogLevel::kWarning, "cannot expire: " + expired.error().to_string());
+    return;
+  }
+  // Whatever removed a session, here or on another server: its copy would stay for ever.
+  for (const SessionInfo& copy : engine_->sessions().list()) {
+    if (copy.in_use) continue;
+    const Result<StoredInfo> info = store_->info(copy.id);
+    if (info.ok() || info.error().code != ErrorCode::kNotFound) continue;
+    Result<Held> held = engine_->sessions().claim_resident(copy.id);
+    if (!held.ok()) continue;
+    const bool unsaved = resident(*held).unsaved;
+    let_go(std::move(*held), !unsaved);
+  }
+  metrics_.expired.fetch_add(*expired, std::memory_order_relaxed);
+}
+
 /// Renews leases and removes sessions whose time is over, until the service ends.
 void SessionService::Implementation::maintain() {
   using Milliseconds = std::chrono::milliseconds;
@@ -198,12 +217,7 @@ void SessionService::Implementation::maintain() {
     leases_.renew_all();
     if (expiry.count() > 0 && Clock::now() >= next_expiry) {
       next_expiry = Clock::now() + expiry;
-      const Result<int64_t> expired = store_->expire(now());
-      if (expired.ok()) {
-        metrics_.expired.fetch_add(*expired, std::memory_order_relaxed);
-      } else {
-        log_message(LogLevel::kWarning, "cannot expire: " + expired.error().to_string());
-      }
+      this->expire();
     }
     lock.lock();
   }

@@ -118,6 +118,7 @@ struct TurnSubmission {
 
 /// What the service counts since it was made. Threads: any.
 struct ServiceMetrics {
+  std::atomic<int64_t> refused{0};  ///< turns, for whatever reason
   std::atomic<int64_t> saves{0};
   std::atomic<int64_t> failed_saves{0};
   std::atomic<int64_t> saved_bytes{0};

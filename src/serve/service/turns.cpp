@@ -95,6 +95,11 @@ void SessionService::Implementation::begin_turn() {
   ++running_;
 }
 
+TurnSubmission SessionService::Implementation::refused(Refusal refusal) {
+  metrics_.refused.fetch_add(1, std::memory_order_relaxed);
+  return {{}, std::move(refusal)};
+}
+
 TurnSubmission SessionService::Implementation::submit_alone(SessionTurn turn) {
   const auto running = std::make_shared<RunningTurn>();
   running->on_end = std::move(turn.on_end);
@@ -107,7 +112,7 @@ TurnSubmission SessionService::Implementation::submit_alone(SessionTurn turn) {
   if (!submission.admitted()) {
     running->on_end = nullptr;
     tell_end(*running);
-    return {{}, std::move(submission.refusal)};
+    return refused(std::move(*submission.refusal));
   }
   const std::lock_guard lock(running->mutex);
   running->engine = submission.handle;
@@ -115,12 +120,13 @@ TurnSubmission SessionService::Implementation::submit_alone(SessionTurn turn) {
 }
 
 TurnSubmission SessionService::Implementation::submit(SessionTurn turn) {
-  if (auto refusal = check(turn)) return {{}, std::move(refusal)};
+  if (auto refusal = check(turn)) return refused(std::move(*refusal));
   if (turn.request.session.empty()) return submit_alone(std::move(turn));
   Result<Held> held = claim(turn.request);
   if (!held.ok()) {
     const bool full = held.error().code == ErrorCode::kResource;
-    return {{}, full ? refuse(RefusalReason::kFull, held.error(), 1.0) : refusal_of(held.error())};
+    return refused(full ? refuse(RefusalReason::kFull, held.error(), 1.0)
+                        : refusal_of(held.error()));
   }
   const auto running = std::make_shared<RunningTurn>();
   running->id = turn.request.session;
@@ -151,7 +157,7 @@ TurnSubmission SessionService::Implementation::submit(SessionTurn turn) {
   if (!refusal) refusal = enter(std::move(turn.request), running);
   if (!refusal) return {TurnHandle(running), std::nullopt};
   give_up(*running, stale);
-  return {{}, std::move(refusal)};
+  return refused(std::move(*refusal));
 }
 
 Result<SessionTable::Lease> SessionService::Implementation::claim(const Request& request) {

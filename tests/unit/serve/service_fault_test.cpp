@@ -10,6 +10,7 @@
 #include <cstdlib>
 #include <thread>
 
+#include "serve/session_store.h"
 #include "unit/serve/service_fixture.h"
 #include "unit/serve/store_fixture.h"
 
@@ -224,6 +225,59 @@ TEST_P(ServiceLifeTest, ALeaseThatIsTakenEndsItsTurn) {
   EXPECT_EQ(play(*one, turn_of("a", {}, 1)).result.end.token_count, 3);
 }
 
+/// Applies writes, and says that they failed while told to.
+class SilentObjects final : public Objects {
+ public:
+  SilentObjects(std::unique_ptr<Objects> objects, std::atomic<bool>* silent)
+      : objects_(std::move(objects)), silent_(silent) {}
+  Result<MaybeValue> get(const std::string& name) override { return objects_->get(name); }
+  Result<std::vector<NamedValue>> scan(const std::string& prefix, const std::string& after,
+                                       int limit) override {
+    return objects_->scan(prefix, after, limit);
+  }
+  Status update(const Planner& planner) override {
+    TARN_RETURN_IF_ERROR(objects_->update(planner));
+    if (*silent_) return Error{ErrorCode::kIo, "the connection broke", "store"};
+    return {};
+  }
+  Durability durability() const override { return objects_->durability(); }
+
+ private:
+  std::unique_ptr<Objects> objects_;
+  std::atomic<bool>* silent_;
+};
+
+TEST_P(ServiceLifeTest, ARetryFindsOutWhetherALostSaveArrived) {
+  Alone alone(model_, 7);
+  std::atomic<bool> silent{false};
+  auto objects = place_->objects(store_options_);
+  ASSERT_TRUE(objects.ok());
+  auto store = make_session_store(std::make_unique<SilentObjects>(std::move(*objects), &silent),
+                                  store_options_);
+  ASSERT_TRUE(store.ok());
+  auto server = SessionService::create(model_, options_, std::move(*store));
+  ASSERT_TRUE(server.ok());
+  create(**server, "a");
+  SessionTurn turn = turn_of("a", {1, 2}, 3);
+  turn.idempotency_key = "once";
+  {
+    SlowTurn slow(**server, turn);
+    silent = true;
+    const TurnResult end = slow.finish();
+    EXPECT_EQ(end.end.reason, FinishReason::kError);
+    EXPECT_EQ(end.end.error.code, ErrorCode::kIo);
+    EXPECT_FALSE(end.saved);
+  }
+  silent = false;
+  const Told told = play(**server, turn);
+  EXPECT_TRUE(told.result.replayed);
+  EXPECT_TRUE(told.result.saved);
+  EXPECT_EQ(told.result.seq, 2);
+  EXPECT_EQ(told.tokens, alone.turn({1, 2}, 3, {}));
+  EXPECT_EQ(stored("a"), digest(alone.snapshot()));
+  EXPECT_EQ(play(**server, turn_of("a", {3}, 2)).tokens, alone.turn({3}, 2, {}));
+}
+
 TEST_P(ServiceLifeTest, SessionsExpire) {
   options_.expiry_interval_seconds = 1;
   const auto server = service();
@@ -235,6 +289,7 @@ TEST_P(ServiceLifeTest, SessionsExpire) {
   while (server->metrics().expired.load() == 0) {
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
   }
+  EXPECT_EQ(server->resident_bytes(), 0);  // "long" was never asked for
   EXPECT_EQ(refused(*server, turn_of("short", {1}, 1)).reason, RefusalReason::kNotFound);
   EXPECT_EQ(play(*server, turn_of("long", {1}, 1)).result.seq, 2);
 }

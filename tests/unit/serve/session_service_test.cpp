@@ -397,6 +397,31 @@ TEST_P(ServiceTest, OneSessionTakesItsTurnsInLine) {
   waiter.join();
 }
 
+TEST_P(ServiceTest, ADatabaseThatRestartsLosesNoTurn) {
+  Alone alone(model_, 7);
+  store_options_.sync = true;
+  const auto server = service();
+  create(*server, "a");
+  for (int i = 0; i < 3; ++i) {
+    SessionTurn turn = turn_of("a", random_tokens(2, i), 2);
+    turn.idempotency_key = std::to_string(i);
+    // Its connections are broken: the first call may find out. The key makes a retry harmless.
+    std::shared_ptr<Told> told;
+    for (int tries = 0; tries < 5; ++tries) {
+      SessionTurn again = turn;
+      told = listen(&again);
+      const TurnSubmission submission = server->submit(std::move(again));
+      if (!submission.admitted()) continue;
+      submission.handle.wait();
+      if (told->result.saved) break;
+    }
+    EXPECT_EQ(told->tokens, alone.turn(random_tokens(2, i), 2, {})) << i;
+    EXPECT_EQ(told->result.seq, 2 + i);
+    EXPECT_EQ(stored("a"), digest(alone.snapshot()));
+    if (!place_->restart()) return;
+  }
+}
+
 TARN_FOR_EVERY_STORE(ServiceTest);
 
 }  // namespace
