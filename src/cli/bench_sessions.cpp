@@ -21,6 +21,7 @@ struct Options {
   int64_t prompt_budget = 32;
   int64_t repeats = 3;
   int64_t seed = 1;
+  std::string store;
 };
 
 double speedup(const SessionBenchResult& result) {
@@ -50,7 +51,13 @@ Json to_json(const Options& options, const SessionBenchResult& result) {
   json.set("tokens_max", result.tokens_max);
   json.set("state_bytes_first", result.state_bytes_first);
   json.set("state_bytes_last", result.state_bytes_last);
-  json.set("bytes_per_session", result.table_bytes / result.sessions);
+  if (options.store.empty()) {
+    json.set("bytes_per_session", result.table_bytes / result.sessions);
+  } else {
+    json.set("resumed", result.resumed);
+    json.set("stored_bytes_per_session", result.stored_bytes / result.sessions);
+    json.set("bytes_in_memory", result.table_bytes);
+  }
   json.set("resident_growth_bytes", resident ? Json(result.resident_growth_bytes) : Json());
   json.set("session_tokens_per_second", session_tokens_per_second(result));
   json.set("streams", result.streams);
@@ -79,18 +86,27 @@ void print(const Options& options, const SessionBenchResult& result, Console& co
           ? "unknown"
           : fmt::format("{} ({} each)", bytes_text(result.resident_growth_bytes),
                         bytes_text(result.resident_growth_bytes / result.sessions));
-  console.table({{"sessions", fmt::format("{}", result.sessions)},
-                 {"not as the control", fmt::format("{}", result.different)},
-                 {"tokens of one, least and most",
-                  fmt::format("{}, {}", result.tokens_min, result.tokens_max)},
-                 {"state after the first turn", bytes_text(result.state_bytes_first)},
-                 {"state after the last turn", bytes_text(result.state_bytes_last)},
-                 {"counted per session", bytes_text(result.table_bytes / result.sessions)},
-                 {"resident growth", growth},
-                 {"tokens/s, in turn", fmt::format("{:.0f}", session_tokens_per_second(result))},
-                 {"tokens/s, one stream", fmt::format("{:.0f}", result.one_tokens_per_second)},
-                 {fmt::format("tokens/s, {} streams", result.streams),
-                  fmt::format("{:.0f} ({:.1f}x)", result.all_tokens_per_second, speedup(result))}});
+  std::vector<std::vector<std::string>> rows = {
+      {"sessions", fmt::format("{}", result.sessions)},
+      {"not as the control", fmt::format("{}", result.different)},
+      {"tokens of one, least and most",
+       fmt::format("{}, {}", result.tokens_min, result.tokens_max)},
+      {"state after the first turn", bytes_text(result.state_bytes_first)},
+      {"state after the last turn", bytes_text(result.state_bytes_last)}};
+  if (options.store.empty()) {
+    rows.push_back({"counted per session", bytes_text(result.table_bytes / result.sessions)});
+  } else {
+    rows.push_back({"stored per session", bytes_text(result.stored_bytes / result.sessions)});
+    rows.push_back({"turns that came from the store",
+                    fmt::format("{} of {}", result.resumed, result.turns * result.sessions)});
+    rows.push_back({"in memory at the end", bytes_text(result.table_bytes)});
+  }
+  rows.push_back({"resident growth", growth});
+  rows.push_back({"tokens/s, in turn", fmt::format("{:.0f}", session_tokens_per_second(result))});
+  rows.push_back({"tokens/s, one stream", fmt::format("{:.0f}", result.one_tokens_per_second)});
+  rows.push_back({fmt::format("tokens/s, {} streams", result.streams),
+                  fmt::format("{:.0f} ({:.1f}x)", result.all_tokens_per_second, speedup(result))});
+  console.table(rows);
   console.text("");
   std::vector<std::vector<std::string>> table = {
       {"ms between tokens", "p50", "p99", "max"},
@@ -114,6 +130,7 @@ Status run(const Options& options, Context& context) {
   bench.repeats = options.repeats;
   bench.threads = static_cast<int>(options.model.threads);
   bench.seed = static_cast<uint64_t>(options.seed);
+  bench.store = options.store;
   bench.progress = [&](int64_t done, int64_t total) {
     context.console.progress("sessions", done, total, "turns");
   };
@@ -139,6 +156,9 @@ void add_bench_sessions(Command& program, Selection& selection) {
   options->model.add_to(command);
   command.integer("--sessions", options->sessions, 1, 10'000'000,
                   "kept at the same time and resumed in turn (default: 10000)");
+  command.text("--store", options->store, "URL",
+               "store in which they live, saved after each turn and gone afterwards, such "
+               "as sqlite:/path/file.db (default: all in memory)");
   command.integer("--streams", options->streams, 1, 256,
                   "that draw at the same time, compared with one (default: 32)");
   command.integer("--tokens", options->tokens, 2, 1'000'000, "drawn by a stream (default: 256)");

@@ -158,19 +158,22 @@ std::optional<Refusal> Engine::check_room(const Request& request) const {
                  retry_after()};
 }
 
+Submission Engine::refuse(Refusal refusal) {
+  metrics_.refused.fetch_add(1, std::memory_order_relaxed);
+  return {{}, std::move(refusal)};
+}
+
+std::optional<Refusal> Engine::refusal(const Request& request) {
+  const Status valid = validate(request);
+  if (!valid.ok()) return Refusal{RefusalReason::kInvalid, valid.error()};
+  const std::lock_guard lock(wake_->mutex);
+  return check_room(request);
+}
+
 Submission Engine::submit(Request request) {
   const Clock::time_point submitted = Clock::now();
-  const auto refuse = [this](Refusal refusal) {
-    metrics_.refused.fetch_add(1, std::memory_order_relaxed);
-    return Submission{{}, std::move(refusal)};
-  };
-  const Status valid = validate(request);
-  if (!valid.ok()) return refuse({RefusalReason::kInvalid, valid.error()});
-  {
-    // Before the session is brought back: a full queue must cost nothing.
-    const std::lock_guard lock(wake_->mutex);
-    if (auto full = check_room(request)) return refuse(std::move(*full));
-  }
+  // Before the session is brought back: a full queue must cost nothing.
+  if (auto early = refusal(request)) return refuse(std::move(*early));
   SessionTable::Lease lease;
   if (!request.session.empty()) {
     auto claimed = sessions_.claim(request.session, request.wait_for_session);
@@ -179,16 +182,25 @@ Submission Engine::submit(Request request) {
       return refuse({reason, claimed.error(), reason == RefusalReason::kFull ? 1.0 : 0.0});
     }
     lease = std::move(*claimed);
-    if (lease.held()) {
-      if (auto refusal = check_session(request, lease.session())) {
-        lease.release();
-        return refuse(std::move(*refusal));
-      }
-    }
   }
-  auto turn = std::make_shared<Turn>(std::move(request), std::move(lease), wake_, submitted);
+  return enter(std::move(request), lease, {}, submitted);
+}
+
+Submission Engine::submit(Request request, SessionTable::Lease& lease, GiveBack give_back) {
+  if (auto early = refusal(request)) return refuse(std::move(*early));
+  return enter(std::move(request), lease, std::move(give_back), Clock::now());
+}
+
+/// Puts a valid request in the queue.
+Submission Engine::enter(Request request, SessionTable::Lease& lease, GiveBack give_back,
+                         Clock::time_point submitted) {
+  if (lease.held()) {
+    if (auto refusal = check_session(request, lease.session())) return refuse(std::move(*refusal));
+  }
   const std::lock_guard lock(wake_->mutex);
-  if (auto full = check_room(turn->request())) return refuse(std::move(*full));
+  if (auto full = check_room(request)) return refuse(std::move(*full));
+  auto turn = std::make_shared<Turn>(std::move(request), std::move(lease), std::move(give_back),
+                                     wake_, submitted);
   waiting_.push(turn);
   ++live_;
   metrics_.requests.fetch_add(1, std::memory_order_relaxed);

@@ -3,7 +3,9 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <thread>
 #include <vector>
 
@@ -50,6 +52,12 @@ class Engine {
   /// Admits a turn or says why not. May wait for the session to come back from the store; never for
   /// the model. A turn has its session from here to its end.
   Submission submit(Request request);
+  using GiveBack = std::function<void(SessionTable::Lease)>;
+  /// The same for a session that the caller holds: it is taken from `lease` if the turn is admitted,
+  /// and given to `give_back` on the engine's thread before on_end is called.
+  Submission submit(Request request, SessionTable::Lease& lease, GiveBack give_back);
+  /// Why submit() would refuse the request whatever its session is, if it would.
+  std::optional<Refusal> refusal(const Request& request);
 
   struct Drained {
     int64_t cancelled = 0;  ///< turns that were still running or waiting at the deadline
@@ -68,6 +76,9 @@ class Engine {
   using TurnPointer = std::shared_ptr<Turn>;
   Engine(std::shared_ptr<const model::Model> model, EngineOptions options);
 
+  Submission refuse(Refusal refusal);
+  Submission enter(Request request, SessionTable::Lease& lease, GiveBack give_back,
+                   Clock::time_point submitted);
   Status validate(const Request& request) const;
   std::optional<Refusal> check_room(const Request& request) const;
   double retry_after() const;

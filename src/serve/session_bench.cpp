@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <deque>
 #include <string>
 #include <utility>
 
@@ -11,6 +12,7 @@
 #include "runtime/snapshot.h"
 #include "runtime/timing.h"
 #include "serve/engine.h"
+#include "serve/service/session_service.h"
 
 namespace tarn::serve {
 
@@ -23,6 +25,8 @@ using runtime::Session;
 constexpr int64_t kTurns = 3;
 constexpr int64_t kDraws = 3;          // in each turn of a session
 constexpr int64_t kControlBatch = 64;  // sessions of the control at once
+constexpr size_t kStoredTurns = 64;    // of sessions in a store, at once
+constexpr int kListRows = 1000;
 
 /// The prompt of a session's turn: one to seven tokens of its own.
 std::vector<int32_t> small_prompt(const model::Model& model, uint64_t seed, int64_t session,
@@ -62,8 +66,15 @@ class Bench {
 
  private:
   std::string id(int64_t session) const { return std::to_string(session); }
+  Status open_store_for(int64_t needed);
+  Status create(int64_t session);
+  Result<std::string> snapshot(const std::string& id);
+  Status remove_all();
   Status run_sessions();
   Status play_turn(int64_t turn);
+  Status play_stored_turn(int64_t turn);
+  Status note_sessions(int64_t turn);
+  void note_session(int64_t state_bytes, int64_t token_count);
   Status compare();
   Status compare_batch(runtime::Generator& generator, int64_t begin, int64_t end);
   void run_streams();
@@ -73,6 +84,10 @@ class Bench {
   std::shared_ptr<const model::Model> model_;
   const SessionBenchOptions& options_;
   std::unique_ptr<Engine> engine_;
+  std::unique_ptr<SessionService> service_;  // of sessions in a store
+  std::unique_ptr<SessionStore> store_;      // the same store, to look at what is in it
+  int64_t created_ = 0;                      // sessions in the store
+  int64_t largest_state_ = 0;
   SessionBenchResult result_;
 };
 
@@ -83,11 +98,56 @@ Status Bench::run() {
   options.max_queued_requests = options_.sessions + options_.streams;
   options.max_queued_tokens = 8 * options_.sessions + 2 * options_.prompt_tokens;
   TARN_ASSIGN(engine_, Engine::create(model_, options));
-  TARN_RETURN_IF_ERROR(run_sessions());
-  for (int64_t i = 0; i < options_.sessions; ++i) {
+  const Status sessions = run_sessions();
+  // A store is left as it was, whatever happened.
+  const Status removed = remove_all();
+  TARN_RETURN_IF_ERROR(sessions);
+  TARN_RETURN_IF_ERROR(removed);
+  run_streams();
+  return {};
+}
+
+Status Bench::open_store_for(int64_t needed) {
+  ServiceOptions options;
+  options.engine.threads = options_.threads;
+  options.engine.prompt_budget = options_.prompt_budget;
+  // Turns in hand take twice: the session and the copy of what it was.
+  const int64_t in_hand = 4 * static_cast<int64_t>(kStoredTurns) * needed / options_.sessions;
+  options.engine.memory_limit_bytes = needed / 10 + in_hand;
+  StoreOptions store_options;
+  store_options.keep_versions = 1;
+  TARN_ASSIGN(store_, open_store(options_.store, store_options));
+  TARN_ASSIGN(auto store, open_store(options_.store, store_options));
+  TARN_ASSIGN(service_, SessionService::create(model_, std::move(options), std::move(store)));
+  return {};
+}
+
+Status Bench::create(int64_t session) {
+  const uint64_t seed = options_.seed + static_cast<uint64_t>(session);
+  const std::string name = id(session);
+  if (service_ == nullptr) {
+    const auto made = engine_->sessions().create(name, seed);
+    return made.ok() ? Status() : Status(made.error());
+  }
+  const auto made = service_->create_session({name, seed});
+  if (!made.ok()) return made.error();
+  ++created_;
+  return {};
+}
+
+Result<std::string> Bench::snapshot(const std::string& id) {
+  if (service_ == nullptr) return engine_->sessions().snapshot(id);
+  TARN_ASSIGN(const SessionRecord record, store_->load(id, model_->fingerprint()));
+  TARN_ASSIGN(const SavedSession saved, parse_saved_session(record.payload, id));
+  return std::string(saved.snapshot);
+}
+
+Status Bench::remove_all() {
+  for (int64_t i = 0; service_ == nullptr && i < options_.sessions; ++i) {
     TARN_RETURN_IF_ERROR(engine_->sessions().remove(id(i)));
   }
-  run_streams();
+  for (int64_t i = 0; i < created_; ++i) TARN_RETURN_IF_ERROR(service_->remove(id(i)));
+  service_.reset();
   return {};
 }
 
@@ -101,32 +161,88 @@ Status Bench::run_sessions() {
                      " bytes of states, the machine has " + std::to_string(memory),
                  "sessions"};
   }
+  if (!options_.store.empty()) TARN_RETURN_IF_ERROR(open_store_for(needed));
   const int64_t before = resident_now();
   result_.sessions = options_.sessions;
   result_.turns = kTurns;
-  for (int64_t i = 0; i < options_.sessions; ++i) {
-    TARN_RETURN_IF_ERROR(
-        engine_->sessions().create(id(i), options_.seed + static_cast<uint64_t>(i)));
-  }
+  for (int64_t i = 0; i < options_.sessions; ++i) TARN_RETURN_IF_ERROR(create(i));
   const auto start = runtime::Clock::now();
   for (int64_t turn = 0; turn < kTurns; ++turn) {
-    TARN_RETURN_IF_ERROR(play_turn(turn));
-    const std::vector<SessionInfo> all = engine_->sessions().list();
-    int64_t largest = 0;
-    result_.tokens_min = INT64_MAX;
-    for (const SessionInfo& info : all) {
-      largest = std::max(largest, info.state_bytes);
-      result_.tokens_min = std::min(result_.tokens_min, info.token_count);
-      result_.tokens_max = std::max(result_.tokens_max, info.token_count);
-    }
-    (turn == 0 ? result_.state_bytes_first : result_.state_bytes_last) = largest;
+    TARN_RETURN_IF_ERROR(service_ == nullptr ? play_turn(turn) : play_stored_turn(turn));
+    TARN_RETURN_IF_ERROR(note_sessions(turn));
   }
   result_.session_seconds = seconds_since(start);
-  result_.session_tokens = engine_->metrics().prompt_tokens + engine_->metrics().generated_tokens;
+  const Metrics& metrics = service_ == nullptr ? engine_->metrics() : service_->engine_metrics();
+  result_.session_tokens = metrics.prompt_tokens + metrics.generated_tokens;
   const int64_t after = resident_now();
   if (before >= 0 && after >= 0) result_.resident_growth_bytes = after - before;
-  result_.table_bytes = engine_->sessions().resident_bytes();
+  result_.table_bytes =
+      service_ == nullptr ? engine_->sessions().resident_bytes() : service_->resident_bytes();
+  if (service_ != nullptr) result_.resumed = service_->metrics().loads;
   return compare();
+}
+
+void Bench::note_session(int64_t state_bytes, int64_t token_count) {
+  largest_state_ = std::max(largest_state_, state_bytes);
+  result_.tokens_min = std::min(result_.tokens_min, token_count);
+  result_.tokens_max = std::max(result_.tokens_max, token_count);
+}
+
+/// What the sessions are after a turn.
+Status Bench::note_sessions(int64_t turn) {
+  largest_state_ = 0;
+  result_.tokens_min = INT64_MAX;
+  if (service_ == nullptr) {
+    for (const SessionInfo& info : engine_->sessions().list()) {
+      note_session(info.state_bytes, info.token_count);
+    }
+  } else {
+    result_.stored_bytes = 0;
+    std::string after;
+    do {
+      TARN_ASSIGN(const SessionViewPage page, service_->list(after, kListRows));
+      for (const SessionView& view : page.sessions) {
+        note_session(view.state_bytes, view.token_count);
+        result_.stored_bytes += view.payload_bytes;
+      }
+      after = page.next;
+    } while (!after.empty());
+  }
+  (turn == 0 ? result_.state_bytes_first : result_.state_bytes_last) = largest_state_;
+  return {};
+}
+
+/// One turn of every session in the store, a few at a time.
+Status Bench::play_stored_turn(int64_t turn) {
+  std::deque<TurnHandle> handles;
+  std::atomic<int64_t> failed{0};
+  int64_t done = turn * options_.sessions;
+  const auto wait_for_oldest = [&] {
+    handles.front().wait();
+    handles.pop_front();
+    if (options_.progress) options_.progress(++done, kTurns * options_.sessions);
+  };
+  std::optional<Error> error;
+  for (int64_t i = 0; i < options_.sessions && !error; ++i) {
+    if (handles.size() == kStoredTurns) wait_for_oldest();
+    SessionTurn stored;
+    stored.request.session = id(i);
+    stored.request.prompt = small_prompt(*model_, options_.seed, i, turn);
+    stored.request.max_tokens = kDraws;
+    stored.on_end = [&failed](const TurnResult& result) {
+      if (!result.saved) ++failed;
+    };
+    TurnSubmission submission = service_->submit(std::move(stored));
+    if (submission.admitted()) {
+      handles.push_back(submission.handle);
+    } else {
+      error = submission.refusal->error;
+    }
+  }
+  while (!handles.empty()) wait_for_oldest();
+  if (error) return *error;
+  if (failed == 0) return {};
+  return Error{ErrorCode::kIo, std::to_string(failed) + " turns failed", "sessions"};
 }
 
 /// One turn of every session, all waiting at once.
@@ -186,7 +302,7 @@ Status Bench::compare_batch(runtime::Generator& generator, int64_t begin, int64_
   const bool is_text = model_->config().modality == model::Modality::kBytes;
   for (int64_t i = begin; i < end; ++i) {
     Session& session = sessions[static_cast<size_t>(i - begin)];
-    TARN_ASSIGN(const std::string bytes, engine_->sessions().snapshot(id(i)));
+    TARN_ASSIGN(const std::string bytes, snapshot(id(i)));
     if (is_text) {
       // An unfinished character is a matter of what the client was told: not of this comparison.
       TARN_ASSIGN(const auto restored, runtime::decode_snapshot(bytes, model_, id(i)));

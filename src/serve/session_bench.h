@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "base/result.h"
@@ -19,6 +20,9 @@ struct SessionBenchOptions {
   int64_t repeats = 3;           ///< of the throughputs, taking turns; figures are medians
   int threads = 1;
   uint64_t seed = 1;
+  /// URL of a store in which the sessions live, each saved after each turn; a tenth of them fit the
+  /// memory. Empty: all are in memory.
+  std::string store{};
   std::function<void(int64_t done, int64_t total)> progress{};  ///< in turns of sessions
 };
 
@@ -35,6 +39,8 @@ struct SessionBenchResult {
   int64_t resident_growth_bytes = -1;      ///< of the process; -1: not to be had
   int64_t session_tokens = 0;              ///< read and drawn by all sessions
   double session_seconds = 0;
+  int64_t resumed = 0;       ///< of all turns: those whose session came from the store
+  int64_t stored_bytes = 0;  ///< of all sessions' newest versions; 0: without a store
 
   // Streams.
   int64_t streams = 0;

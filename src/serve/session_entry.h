@@ -10,7 +10,8 @@
 
 namespace tarn::serve {
 
-/// What the table knows of one id. `session`, `marks` and `sampler` belong to whoever holds or moves
+/// What the table knows of one id. `session`, `marks`, `sampler` and
+/// `companion` belong to whoever holds or moves
 /// the entry, the rest to the table's mutex.
 struct SessionTable::Entry {
   enum class Use : uint8_t { kFree, kHeld, kMoving };
@@ -22,6 +23,7 @@ struct SessionTable::Entry {
   std::optional<runtime::Session> session;
   std::vector<Mark> marks;
   runtime::SamplerOptions sampler;
+  std::shared_ptr<void> companion;
 
   Use use = Use::kMoving;
   bool resident = false;

@@ -81,6 +81,7 @@ Status SessionTable::bring_back(const std::shared_ptr<Entry>& entry, Lock& lock)
     entry->session = std::move(restored.session);
     entry->sampler = restored.sampler;
     entry->marks = std::move(marks);
+    entry->companion = stored.companion;
     return {};
   };
   lock.unlock();
@@ -130,6 +131,7 @@ Status SessionTable::evict_oldest(Lock& lock) {
   ++moving_out_;
   lock.unlock();
   StoredSession stored;
+  stored.companion = entry->companion;
   stored.snapshot = runtime::encode_snapshot(*entry->session, entry->sampler);
   for (const Entry::Mark& mark : entry->marks) {
     stored.marks.push_back({mark.name, runtime::encode_snapshot(mark.session, entry->sampler)});
@@ -138,6 +140,7 @@ Status SessionTable::evict_oldest(Lock& lock) {
   if (status.ok()) {
     entry->session.reset();
     entry->marks.clear();
+    entry->companion.reset();
   }
   lock.lock();
   --moving_out_;
@@ -145,6 +148,7 @@ Status SessionTable::evict_oldest(Lock& lock) {
   if (status.ok()) {
     entry->resident = false;
     resident_bytes_ -= std::exchange(entry->bytes, 0);
+    if (hooks_.knows_all) entries_.erase(entry->id);
   } else {
     set_idle(entry, true);
   }

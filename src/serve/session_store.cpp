@@ -89,16 +89,17 @@ Result<HeadVersion> find_version(const SessionHead& head, std::optional<int64_t>
                    version_where(head.id, *seq));
 }
 
-SessionInfo describe(const SessionHead& head, int64_t now_ms) {
+StoredInfo describe(const SessionHead& head, int64_t now_ms) {
   const HeadVersion& newest = head.versions.back();
-  SessionInfo info;
+  StoredInfo info;
   info.id = head.id;
   info.seq = newest.seq;
   info.token_count = newest.token_count;
   info.model_fingerprint = newest.model_fingerprint;
   info.payload_bytes = newest.payload_bytes;
   for (const HeadVersion& version : head.versions) {
-    info.kept.push_back(version.seq);
+    info.kept.push_back({version.seq, version.token_count, version.payload_bytes,
+                         version.written_ms, version.parent});
     info.kept_bytes += version.payload_bytes;
   }
   info.created_ms = head.created_ms;
@@ -116,6 +117,7 @@ class ObjectSessionStore final : public SessionStore {
   Result<SaveResult> save(const SaveRequest& request) override;
   Result<SessionRecord> load(std::string_view id, uint64_t model_fingerprint,
                              std::optional<int64_t> seq) override;
+  Result<StoredInfo> info(std::string_view id) override;
   Result<SessionPage> list(std::string_view page_token, int limit) override;
   Status remove(std::string_view id, int64_t fencing_token) override;
   Result<SaveResult> fork(std::string_view id, int64_t seq, std::string_view new_id) override;
@@ -232,6 +234,7 @@ Result<SaveResult> ObjectSessionStore::save(const SaveRequest& request) {
                         chunked};
     TARN_ASSIGN(version.record, add_payload(references, record, request.payload, chunked));
     head.ttl_ms = request.ttl_ms;
+    if (request.release_lease) head.lease_until_ms = 0;
     result.seq = record.seq;
     return add_version(head, std::move(version), references, now_ms);
   };
@@ -308,6 +311,16 @@ Result<SessionRecord> ObjectSessionStore::load(std::string_view id, uint64_t mod
     previous = std::move(bytes);
   }
   return conflict("was replaced at every try to read it", session_where(id));
+}
+
+Result<StoredInfo> ObjectSessionStore::info(std::string_view id) {
+  TARN_RETURN_IF_ERROR(check_id(id));
+  TARN_ASSIGN(const MaybeValue bytes, objects_->get(head_name(id)));
+  if (!bytes) return not_found("no such session", session_where(id));
+  TARN_ASSIGN(const SessionHead head, parse_head(*bytes, session_where(id)));
+  if (head.id != id) return corrupt("has the head of session " + head.id, session_where(id));
+  if (!head.exists()) return not_found("no such session", session_where(id));
+  return describe(head, now());
 }
 
 Result<SessionPage> ObjectSessionStore::list(std::string_view page_token, int limit) {
@@ -439,7 +452,7 @@ Result<Lease> ObjectSessionStore::acquire_lease(std::string_view id, std::string
     head.lease_owner = std::string(owner);
     head.lease_until_ms = now_ms + seconds * 1000;
     head.last_use_ms = now_ms;
-    lease = {head.fencing_token, head.lease_until_ms};
+    lease = {head.fencing_token, head.lease_until_ms, head.newest_seq()};
     return {};
   });
   TARN_RETURN_IF_ERROR(status);
@@ -455,7 +468,7 @@ Result<Lease> ObjectSessionStore::renew_lease(std::string_view id, int64_t fenci
     TARN_RETURN_IF_ERROR(check_writer(head, fencing_token, now_ms));
     head.lease_until_ms = now_ms + seconds * 1000;
     head.last_use_ms = now_ms;
-    lease = {head.fencing_token, head.lease_until_ms};
+    lease = {head.fencing_token, head.lease_until_ms, head.newest_seq()};
     return {};
   });
   TARN_RETURN_IF_ERROR(status);

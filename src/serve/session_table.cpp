@@ -79,26 +79,59 @@ runtime::SamplerOptions& SessionTable::Lease::sampler() {
   return entry_->sampler;
 }
 
-Result<SessionTable::Lease> SessionTable::claim(const std::string& id, bool wait) {
-  TARN_RETURN_IF_ERROR(check_id(id));
-  Lock lock(mutex_);
+const std::shared_ptr<void>& SessionTable::Lease::companion() const {
+  TARN_CHECK(held_);
+  return entry_->companion;
+}
+
+Status SessionTable::Lease::replace(runtime::RestoredSession restored,
+                                    std::shared_ptr<void> companion) {
+  TARN_CHECK(held_);
+  Entry& entry = *entry_;
+  const int64_t more = bytes_of(restored.session) - entry.bytes;
+  if (more > 0) {
+    Lock lock(table_->mutex_);
+    TARN_RETURN_IF_ERROR(table_->take_room(more, lock));
+    entry.bytes += more;
+  }
+  entry.session = std::move(restored.session);
+  entry.sampler = restored.sampler;
+  entry.companion = std::move(companion);
+  entry.marks.clear();
+  return {};
+}
+
+void SessionTable::Lease::discard() {
+  TARN_CHECK(held_);
+  SessionTable& table = *std::exchange(table_, nullptr);
+  held_ = false;
+  const std::shared_ptr<Entry> entry = std::move(entry_);
+  {
+    const Lock lock(table.mutex_);
+    TARN_CHECK(entry->waiters == 0);
+    table.resident_bytes_ -= entry->bytes;
+    table.entries_.erase(entry->id);
+  }
+  table.moved_.notify_all();  // memory is free
+}
+
+/// The entry of `id`, if any, once it is not on its way.
+std::shared_ptr<SessionTable::Entry> SessionTable::find_settled(const std::string& id, Lock& lock) {
   auto found = entries_.find(id);
   while (found != entries_.end() && found->second->use == Entry::Use::kMoving) {
     moved_.wait(lock);
     found = entries_.find(id);
   }
-  if (found == entries_.end()) {
-    auto entry = std::make_shared<Entry>();
-    entry->id = id;
-    entries_.emplace(id, entry);
-    TARN_RETURN_IF_ERROR(bring_back(entry, lock));
-    return Lease(this, std::move(entry), true);
-  }
-  std::shared_ptr<Entry> entry = found->second;
+  return found == entries_.end() ? nullptr : found->second;
+}
+
+/// A lease of an entry that is not on its way.
+Result<SessionTable::Lease> SessionTable::hold(const std::shared_ptr<Entry>& entry, bool wait,
+                                               Lock& lock) {
   if (entry->use == Entry::Use::kHeld || entry->waiters > 0) {
-    if (!wait) return conflict("is in use by another turn or call", id);
+    if (!wait) return conflict("is in use by another turn or call", entry->id);
     ++entry->waiters;
-    return Lease(this, std::move(entry), false);
+    return Lease(this, entry, false);
   }
   if (!entry->resident) {
     TARN_RETURN_IF_ERROR(bring_back(entry, lock));
@@ -106,7 +139,34 @@ Result<SessionTable::Lease> SessionTable::claim(const std::string& id, bool wait
     set_idle(entry, false);
     entry->use = Entry::Use::kHeld;
   }
-  return Lease(this, std::move(entry), true);
+  return Lease(this, entry, true);
+}
+
+Result<SessionTable::Lease> SessionTable::claim(const std::string& id, bool wait) {
+  TARN_RETURN_IF_ERROR(check_id(id));
+  Lock lock(mutex_);
+  std::shared_ptr<Entry> entry = find_settled(id, lock);
+  if (entry == nullptr) {
+    entry = std::make_shared<Entry>();
+    entry->id = id;
+    entry->use = Entry::Use::kFree;
+    entries_.emplace(id, entry);
+  }
+  return hold(entry, wait, lock);
+}
+
+Result<SessionTable::Lease> SessionTable::claim_resident(const std::string& id) {
+  Lock lock(mutex_);
+  const std::shared_ptr<Entry> entry = find_settled(id, lock);
+  if (entry != nullptr && entry->resident) return hold(entry, false, lock);
+  return Error{ErrorCode::kNotFound, "is not in memory", "session " + id};
+}
+
+std::optional<SessionInfo> SessionTable::find_resident(const std::string& id) const {
+  const Lock lock(mutex_);
+  const auto found = entries_.find(id);
+  if (found == entries_.end() || !found->second->resident) return std::nullopt;
+  return describe(*found->second);
 }
 
 Result<SessionInfo> SessionTable::insert(const std::string& id, Session session,
@@ -238,34 +298,20 @@ Result<SessionInfo> SessionTable::restore(const std::string& id, std::string_vie
     return insert(id, std::move(restored.session), restored.sampler);
   }
   TARN_ASSIGN(Lease lease, std::move(existing));
-  Entry& entry = *lease.entry_;
-  const int64_t more = bytes_of(restored.session) - entry.bytes;
-  if (more > 0) {
-    Lock lock(mutex_);
-    TARN_RETURN_IF_ERROR(take_room(more, lock));
-    entry.bytes += more;
-  }
-  entry.session = std::move(restored.session);
-  entry.sampler = restored.sampler;
-  entry.marks.clear();
+  TARN_RETURN_IF_ERROR(lease.replace(std::move(restored), lease.companion()));
   return finish(std::move(lease));
 }
 
 Status SessionTable::remove(const std::string& id) {
   TARN_RETURN_IF_ERROR(check_id(id));
   Lock lock(mutex_);
-  auto found = entries_.find(id);
-  while (found != entries_.end() && found->second->use == Entry::Use::kMoving) {
-    moved_.wait(lock);
-    found = entries_.find(id);
-  }
-  if (found == entries_.end()) {
+  const std::shared_ptr<Entry> entry = find_settled(id, lock);
+  if (entry == nullptr) {
     lock.unlock();
     TARN_ASSIGN(Lease lease, claim(id));  // the hooks may know it
     lease.release();
     return remove(id);
   }
-  const std::shared_ptr<Entry> entry = found->second;
   if (entry->use == Entry::Use::kHeld || entry->waiters > 0) {
     return conflict("is in use by another turn or call", id);
   }

@@ -17,6 +17,7 @@
 #include "base/result.h"
 #include "model/model.h"
 #include "runtime/session.h"
+#include "runtime/snapshot.h"
 
 namespace tarn::serve {
 
@@ -28,6 +29,9 @@ struct StoredSession {
   };
   std::string snapshot;
   std::vector<Mark> marks;
+  /// Of the hooks' owner: fetch gives it, the table keeps it while the session is in memory
+  /// (SessionTable::Lease::companion), evict gets it back.
+  std::shared_ptr<void> companion{};
 };
 
 /// Where sessions go that do not fit the memory. Called without locks, from the thread of whoever
@@ -38,6 +42,8 @@ struct SessionHooks {
   std::function<Result<StoredSession>(const std::string& id)> fetch;
   /// The session was removed; success too when nothing was stored.
   std::function<Status(const std::string& id)> forget;
+  /// Fetch knows every session there is: the table remembers only those in memory.
+  bool knows_all = false;
 };
 /// Keeps evicted sessions as bytes in this process.
 SessionHooks hooks_in_memory();
@@ -107,6 +113,11 @@ class SessionTable {
     /// While held.
     runtime::Session& session();
     runtime::SamplerOptions& sampler();
+    const std::shared_ptr<void>& companion() const;
+    /// Makes the session another one; marks are gone. Errors: kResource, and nothing has changed.
+    Status replace(runtime::RestoredSession restored, std::shared_ptr<void> companion);
+    /// Releases the session, which leaves the memory; no hook is called. Not while others wait.
+    void discard();
 
    private:
     friend class SessionTable;
@@ -118,6 +129,10 @@ class SessionTable {
   };
   /// `wait`: a session in use gives a lease that is not held yet instead of kConflict.
   Result<Lease> claim(const std::string& id, bool wait = false);
+  /// Of a session in memory; kNotFound for others.
+  Result<Lease> claim_resident(const std::string& id);
+  /// Of a session in memory, else nothing. Never waits for hooks.
+  std::optional<SessionInfo> find_resident(const std::string& id) const;
 
   /// Counts memory of a running turn. kResource when that and what is in use exceed the limit; idle
   /// sessions are evicted soon after. Never waits for hooks.
@@ -132,6 +147,8 @@ class SessionTable {
                              const runtime::SamplerOptions& sampler);
   Result<SessionInfo> finish(Lease lease);
   Result<SessionInfo> rollback_to(Lease lease, size_t mark);
+  Result<Lease> hold(const std::shared_ptr<Entry>& entry, bool wait, Lock& lock);
+  std::shared_ptr<Entry> find_settled(const std::string& id, Lock& lock);
   Status bring_back(const std::shared_ptr<Entry>& entry, Lock& lock);
   /// Evicts until `bytes` more fit, and counts them.
   Status take_room(int64_t bytes, Lock& lock);

@@ -40,6 +40,7 @@ struct SaveRequest {
   int64_t expected_seq = 0;
   /// From acquire_lease(); 0: the writer holds no lease.
   int64_t fencing_token = 0;
+  bool release_lease = false;  ///< the lease ends with the save
   int64_t token_count = 0;
   uint64_t model_fingerprint = 0;
   int64_t ttl_ms = 0;
@@ -63,17 +64,27 @@ struct SaveResult {
 struct Lease {
   int64_t fencing_token = 0;  ///< grows with every lease of a session
   int64_t until_ms = 0;
+  int64_t seq = 0;  ///< newest version when the lease began, 0: the session does not exist
 };
 
-/// One row of list().
-struct SessionInfo {
+/// A version that can be loaded.
+struct KeptVersion {
+  int64_t seq = 0;
+  int64_t token_count = 0;
+  int64_t payload_bytes = 0;
+  int64_t written_ms = 0;
+  VersionName parent;
+};
+
+/// What info() and list() tell of a session.
+struct StoredInfo {
   std::string id;
   int64_t seq = 0;  ///< the newest version
   int64_t token_count = 0;
   uint64_t model_fingerprint = 0;
-  int64_t payload_bytes = 0;  ///< of the newest version
-  std::vector<int64_t> kept;  ///< numbers of the versions that can be loaded, oldest first
-  int64_t kept_bytes = 0;     ///< payloads of all of them, before any sharing
+  int64_t payload_bytes = 0;      ///< of the newest version
+  std::vector<KeptVersion> kept;  ///< oldest first
+  int64_t kept_bytes = 0;         ///< payloads of all of them, before any sharing
   int64_t created_ms = 0;
   int64_t last_use_ms = 0;  ///< last save, fork, rollback or lease
   int64_t expires_ms = 0;   ///< 0: never
@@ -81,8 +92,8 @@ struct SessionInfo {
 };
 
 struct SessionPage {
-  std::vector<SessionInfo> sessions;  ///< by id
-  std::string next;                   ///< token of the next page; empty: this was the last
+  std::vector<StoredInfo> sessions;  ///< by id
+  std::string next;                  ///< token of the next page; empty: this was the last
 };
 
 struct StoreState {
@@ -132,6 +143,8 @@ class SessionStore {
   /// another model than `model_fingerprint`.
   virtual Result<SessionRecord> load(std::string_view id, uint64_t model_fingerprint,
                                      std::optional<int64_t> seq = {}) = 0;
+  /// Reads the head alone. Errors: kNotFound.
+  virtual Result<StoredInfo> info(std::string_view id) = 0;
   /// At most `limit` (1 to 1000) sessions with ids after `page_token`. Sessions that come or go
   /// between two pages may be missed, others are listed once.
   virtual Result<SessionPage> list(std::string_view page_token, int limit) = 0;

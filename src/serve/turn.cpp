@@ -50,11 +50,13 @@ void Handle::wait() const {
   control_->ended.wait(lock, [this] { return control_->done; });
 }
 
-Turn::Turn(Request request, SessionTable::Lease lease, std::shared_ptr<Wake> wake,
+Turn::Turn(Request request, SessionTable::Lease lease,
+           std::function<void(SessionTable::Lease)> give_back, std::shared_ptr<Wake> wake,
            Clock::time_point submitted)
     : request_(std::move(request)),
       control_(std::make_shared<TurnControl>()),
       lease_(std::move(lease)),
+      give_back_(std::move(give_back)),
       submitted_(submitted),
       stop_(request_.stop) {
   control_->wake = std::move(wake);
@@ -188,7 +190,11 @@ double Turn::end(FinishReason reason, const Error& error, SessionTable& table,
   if (session_ == nullptr) end.queued_seconds = end.seconds;
   session_ = nullptr;
   own_.reset();
-  lease_.release();
+  if (give_back_) {
+    give_back_(std::move(lease_));
+  } else {
+    lease_.release();
+  }
   table.discharge(charged_);
   metrics.finished[static_cast<size_t>(reason)].fetch_add(1, std::memory_order_relaxed);
   if (request_.on_end) request_.on_end(end);

@@ -3,6 +3,7 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -36,7 +37,9 @@ struct TurnControl {
 /// An admitted request on its way through the engine. Threads: that of the engine.
 class Turn {
  public:
-  Turn(Request request, SessionTable::Lease lease, std::shared_ptr<Wake> wake,
+  /// `give_back`, if set, gets the lease at the end.
+  Turn(Request request, SessionTable::Lease lease,
+       std::function<void(SessionTable::Lease)> give_back, std::shared_ptr<Wake> wake,
        Clock::time_point submitted);
 
   const Request& request() const { return request_; }
@@ -83,6 +86,7 @@ class Turn {
   Request request_;
   std::shared_ptr<TurnControl> control_;
   SessionTable::Lease lease_;
+  const std::function<void(SessionTable::Lease)> give_back_;
   const Clock::time_point submitted_;
   bool has_text_ = false;
   StopStrings stop_;

@@ -73,8 +73,9 @@ int check(SessionStore& store, const std::string& id) {
   if (!last.ok()) return fail(last.error());
   const auto page = store.list("", 10);
   if (!page.ok()) return fail(page.error());
-  for (const SessionInfo& info : page->sessions) {
-    for (const int64_t seq : info.kept) {
+  for (const StoredInfo& info : page->sessions) {
+    for (const KeptVersion& kept : info.kept) {
+      const int64_t seq = kept.seq;
       const auto record = store.load(info.id, kModel, seq);
       if (!record.ok()) return fail(record.error());
       if (record->payload != payload_of(seq) || record->token_count != seq) {

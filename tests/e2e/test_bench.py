@@ -252,16 +252,25 @@ def sessions(suite):
                      f"{name}: {figures}")
         suite.expect(all(figures[f"{kind}_tokens_per_second"] > 0
                          for kind in ("session", "one", "all")), f"{name}: {figures}")
-        suite.expect(figures["bytes_per_session"] >= figures["state_bytes_last"], f"{name}: {figures}")
+        if "--store" not in flags:
+            suite.expect(figures["bytes_per_session"] >= figures["state_bytes_last"],
+                         f"{name}: {figures}")
         gaps = figures["inter_token_ms"]
         suite.expect(0 < gaps["p50"] <= gaps["p99"] <= gaps["max"], f"{name}: {gaps}")
         return figures
 
-    fixed = measure("sessions", suite.model("fixed", [e2e.LINEAR], modality="bytes", max_tokens=600),
-                    "--prompt-tokens", "550")
+    model = suite.model("fixed", [e2e.LINEAR], modality="bytes", max_tokens=600)
+    fixed = measure("sessions", model, "--prompt-tokens", "550")
     suite.expect(fixed["state_bytes_first"] == fixed["state_bytes_last"] > 0, "a fixed state grew")
     suite.expect(fixed["inter_token_ms_with_prompts"]["p50"] > 0
                  and fixed["prompt_tokens_per_second"] > 0, f"no prompts in {fixed}")
+    store = f"sqlite:{suite.folder}/bench.db"
+    for again in range(2):  # the first one leaves nothing behind
+        stored = measure("sessions, store", model, "--store", store)
+        suite.expect(stored["stored_bytes_per_session"] > stored["state_bytes_last"]
+                     and 130 <= stored["resumed"] <= 390, f"store, {again}: {stored}")
+    suite.refuse("sessions, store", "bench", "sessions", model, "--store", "nowhere:",
+                 says=["sqlite:"])
     grows = measure("sessions, cache", suite.model("grows", [e2e.SOFTMAX]))
     suite.expect(grows["state_bytes_first"] < grows["state_bytes_last"], "a cache did not grow")
     suite.expect(grows["inter_token_ms_with_prompts"] is None, "prompts longer than the model takes")
