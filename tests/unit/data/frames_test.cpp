@@ -33,7 +33,7 @@ TEST(Frames, DifferencesAreSlopes) {
     frames.push_back(static_cast<float>(3 * t));
     frames.push_back(static_cast<float>(t * t));
   }
-  const std::vector<float> got = with_differences(frames, 2);
+  const std::vector<float> got = with_differences(frames, 2, 2);
   ASSERT_EQ(got.size(), 54u);
   const auto at = [&](size_t t, size_t feature) { return got[t * 6 + feature]; };
   EXPECT_EQ(at(4, 0), 12.0f);
