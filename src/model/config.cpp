@@ -65,13 +65,11 @@ void read_frontend(JsonReader& top, ModelConfig& config, Status& status) {
     top.fail("frontend", "is only for modality frames");
     return;
   }
-  Result<audio::FrontendConfig> frontend =
-      audio::parse_frontend_config(*json, top.path("frontend"));
-  if (!frontend.ok()) {
+  auto frontend = audio::parse_frontend_config(*json, top.path("frontend"));
+  if (frontend.ok())
+    config.frontend = *frontend;
+  else
     status = frontend.error();
-    return;
-  }
-  config.frontend = std::move(frontend).value();
 }
 
 /// Input symbols, which models over frames do not have.
