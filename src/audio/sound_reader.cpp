@@ -120,6 +120,7 @@ Result<std::vector<float>> SoundReader::read_all(int64_t max_samples) {
                    "has more than " + std::to_string(max_samples) + " samples", state_->name};
     }
   }
+  samples.shrink_to_fit();  // data sets keep thousands of short ones
   return samples;
 }
 
