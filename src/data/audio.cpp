@@ -171,8 +171,8 @@ Result<FrameDataset> load_audio(const DataSpec& spec, const std::string& directo
     const int64_t samples = (spec.join - 1) * frontend.hop_samples() + frontend.window_samples();
     const auto space = numbers.find(" ");
     const bool spaced = spec.unit == LabelUnit::kCharacters && space != numbers.end();
-    dataset.utterances =
-        join_utterances(dataset.utterances, 1, samples, spaced ? space->second : 0);
+    dataset.utterances = join_utterances(dataset.utterances, 1, samples, spaced ? space->second : 0,
+                                         split == Split::kTrain);
   }
   make_frames(frontend, dataset.utterances);
   for (const Utterance& utterance : dataset.utterances) {

@@ -111,12 +111,16 @@ void normalise_speakers(int64_t features, std::vector<Utterance>& utterances) {
 }
 
 std::vector<Utterance> join_utterances(const std::vector<Utterance>& utterances, int64_t features,
-                                       int64_t min_frames, int32_t separator) {
-  const auto wanted = static_cast<size_t>(min_frames * features);
+                                       int64_t min_frames, int32_t separator, bool vary) {
+  constexpr double kGolden = 0.6180339887498949;
   std::vector<Utterance> result;
   for (const auto& [speaker, indices] : by_speaker(utterances)) {
     for (size_t used = 0; used < indices.size();) {
       Utterance& joined = result.emplace_back();
+      const double turns = kGolden * static_cast<double>(result.size());
+      const double share = vary ? turns - std::floor(turns) : 1.0;
+      const auto wanted = static_cast<size_t>(share * static_cast<double>(min_frames)) *
+                          static_cast<size_t>(features);
       joined.speaker = speaker;
       joined.name = utterances[indices[used]].name + "+";
       do {

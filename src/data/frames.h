@@ -55,7 +55,8 @@ struct FrameSource {
 /// audio: manifests {train,valid,test}.tsv of lines "PATH<TAB>TRANSCRIPT[<TAB>SPEAKER]"; paths are relative
 /// to the folder, and without a speaker the file's folder is one. Labels are the characters of the
 /// transcript, runs of white space as one space, or its words; their names are in the order of their bytes.
-/// Sound is joined before it becomes frames, with a space between the transcripts.
+/// Sound is joined before it becomes frames, with a space between the transcripts; in the training split to
+/// varied lengths up to `join`, so that what is learnt depends on none.
 Result<FrameDataset> load_frames(const DataSpec& spec, const std::string& directory, Split split,
                                  const FrameSource& source = {});
 
@@ -83,8 +84,10 @@ void normalise_speakers(int64_t features, std::vector<Utterance>& utterances);
 
 /// Joins utterances of one speaker, in their order and beginning anew after the last, until the result
 /// has `min_frames`; every utterance is used once, and some a second time to fill the last result. Between
-/// the labels of two stands `separator`, unless it is 0.
+/// the labels of two stands `separator`, unless it is 0. With `vary` result i of all has instead the share
+/// of min_frames that is the fraction of i times the golden ratio: short and long ones, evenly.
 std::vector<Utterance> join_utterances(const std::vector<Utterance>& utterances, int64_t features,
-                                       int64_t min_frames, int32_t separator = 0);
+                                       int64_t min_frames, int32_t separator = 0,
+                                       bool vary = false);
 
 }  // namespace tarn::data

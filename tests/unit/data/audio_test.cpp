@@ -126,14 +126,22 @@ TEST_F(AudioFolder, SymbolsOfTheModelComeFirst) {
 
 TEST_F(AudioFolder, SoundIsJoinedBeforeItBecomesFrames) {
   spec_.join = 7;  // 680 samples: two tones
+  write("valid.tsv", "s1/1.wav\tone two\ns0/2.wav\tgo\ns1/3.wav\tgo \xc3\xbc\n");
+  const auto valid = load(Split::kValid);
+  ASSERT_TRUE(valid.ok()) << valid.error().to_string();
+  ASSERT_EQ(valid->count(), 2);
+  EXPECT_EQ(valid->utterances[1].frames, frames_of({1, 3}));
+  EXPECT_EQ(valid->utterances[1].labels,
+            (std::vector<int32_t>{5, 4, 2, 1, 6, 7, 5, 1, 3, 5, 1, 8}));
+  EXPECT_EQ(valid->utterances[0].frames, frames_of({2, 2}));
+  EXPECT_EQ(valid->utterances[0].labels, (std::vector<int32_t>{3, 5, 1, 3, 5}));
+  // To 0.62, 0.24 and 0.85 of 680 samples: 420, 160 and 580.
   const auto train = load(Split::kTrain);
   ASSERT_TRUE(train.ok()) << train.error().to_string();
-  ASSERT_EQ(train->count(), 2);
-  EXPECT_EQ(train->utterances[1].frames, frames_of({1, 3}));
-  EXPECT_EQ(train->utterances[1].labels,
-            (std::vector<int32_t>{5, 4, 2, 1, 6, 7, 5, 1, 3, 5, 1, 8}));
-  EXPECT_EQ(train->utterances[0].frames, frames_of({2, 2}));
-  EXPECT_EQ(train->utterances[0].labels, (std::vector<int32_t>{3, 5, 1, 3, 5}));
+  ASSERT_EQ(train->count(), 3);
+  EXPECT_EQ(train->utterances[0].frames, frames_of({2}));
+  EXPECT_EQ(train->utterances[1].frames, frames_of({1}));
+  EXPECT_EQ(train->utterances[2].frames, frames_of({3, 1}));
 }
 
 TEST_F(AudioFolder, SpeakersAreNormalisedOverAllTheirSound) {
