@@ -18,7 +18,7 @@ struct Options {
   int64_t streams = 32;
   int64_t tokens = 256;
   int64_t prompt_tokens = 4096;
-  int64_t prompt_budget = 64;
+  int64_t prompt_budget = 32;
   int64_t repeats = 3;
   int64_t seed = 1;
 };
@@ -146,8 +146,8 @@ void add_bench_sessions(Command& program, Selection& selection) {
                   "of the prompts that arrive while streams draw (default: 4096)");
   command.integer(
       "--prompt-budget", options->prompt_budget, 1, 1'000'000,
-      "prompt tokens read between two steps of the streams, saved up until a piece of 512 "
-      "fits (default: 512)");
+      "prompt tokens read between two steps of the streams, saved up until a piece fits "
+      "(default: 32)");
   command.integer("--repeats", options->repeats, 1, 1000,
                   "of the throughputs, figures are medians (default: 3)");
   command.integer("--seed", options->seed, 0, INT64_MAX, "of tokens and draws (default: 1)");

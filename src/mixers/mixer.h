@@ -181,9 +181,9 @@ struct MixerDef {
   /// What a step after `tokens` tokens reads and writes of the state. Null: tensors of a fixed size in
   /// whole, of those that grow all entries read and one written.
   StateTraffic (*step_traffic)(const MixerConfig& config, int64_t tokens) = nullptr;
-  /// Whether the chunk form's bits depend on how a sequence is cut into calls, even at multiples of 64
-  /// tokens. Then prompts are always read in the same pieces.
-  bool cuts_change_bits = false;
+  /// The chunk form's bits do not depend on how a sequence is cut into calls at multiples of so many
+  /// tokens, a power of two; 0: they always do, and prompts are read in the same pieces everywhere.
+  int64_t cut_quantum = 32;
   /// What the forward forms in f32 make of the operator's parameters, in memory of `arena`: the
   /// runtime makes it once and hands it to them, other callers leave it to the forms. kBF16: matrices
   /// may be kept in bf16 and the operands of their products rounded to it. Null: nothing.

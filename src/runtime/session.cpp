@@ -17,13 +17,15 @@ int64_t num_choices(const model::HeadConfig& head) {
   return head.kind == model::HeadKind::kCategorical ? head.classes : head.components;
 }
 
-/// Operators work in chunks that divide it, so cuts at its multiples change no bit.
-constexpr int64_t kQuantum = 64;
-static_assert(Generator::kPieceTokens % kQuantum == 0);
-
-bool cuts_change_bits(const model::ModelConfig& config) {
-  return std::any_of(config.layers.begin(), config.layers.end(),
-                     [](const model::LayerConfig& layer) { return layer.mixer->cuts_change_bits; });
+/// The pieces of prompts that no mechanism of the model can tell from longer ones.
+int64_t cut_quantum(const model::ModelConfig& config) {
+  int64_t quantum = 1;
+  for (const model::LayerConfig& layer : config.layers) {
+    const int64_t own = layer.mixer->cut_quantum;
+    quantum = std::max(quantum, own == 0 ? Generator::kPieceTokens : own);
+  }
+  TARN_CHECK(Generator::kPieceTokens % quantum == 0);
+  return quantum;
 }
 
 }  // namespace
@@ -137,7 +139,7 @@ int64_t Session::evaluable() const { return is_full() ? waiting() - 1 : waiting(
 Generator::Generator(std::shared_ptr<const model::Model> model, ThreadPool* pool)
     : model_(std::move(model)),
       pool_(pool),
-      piece_quantum_(cuts_change_bits(model_->config()) ? kPieceTokens : kQuantum),
+      piece_quantum_(cut_quantum(model_->config())),
       states_(*model_) {}
 
 Status Generator::evaluate(std::span<Session* const> sessions) {

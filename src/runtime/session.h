@@ -135,8 +135,8 @@ class Generator {
   /// Convenience for one session: append and evaluate.
   Status feed(Session& session, std::span<const int32_t> tokens);
 
-  /// What shorter pieces must be multiples of: 64, or kPieceTokens when a mechanism of the model has
-  /// cuts_change_bits.
+  /// What shorter pieces must be multiples of: the largest MixerDef::cut_quantum of the model's
+  /// mechanisms, kPieceTokens where one has none.
   int64_t piece_quantum() const { return piece_quantum_; }
 
   static constexpr int64_t kPieceTokens = 512;  ///< longest piece of one session in one pass

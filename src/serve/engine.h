@@ -21,7 +21,7 @@ namespace tarn::serve {
 struct EngineOptions {
   int threads = 1;                        ///< that compute, the engine's own included
   int64_t max_running = 256;              ///< turns in one round
-  int64_t prompt_budget = 64;             ///< prompt tokens read in one round, see Engine
+  int64_t prompt_budget = 32;             ///< prompt tokens read in one round, see Engine
   int64_t max_queued_requests = 1024;     ///< that wait for a place in the rounds
   int64_t max_queued_tokens = 1'000'000;  ///< of their prompts together
   int64_t memory_limit_bytes = 0;         ///< of states, see SessionTable; 0: none

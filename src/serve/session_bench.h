@@ -15,7 +15,7 @@ struct SessionBenchOptions {
   int64_t streams = 32;          ///< that draw at the same time
   int64_t tokens = 256;          ///< that a stream draws, fewer where the model takes fewer
   int64_t prompt_tokens = 4096;  ///< of prompts that arrive meanwhile
-  int64_t prompt_budget = 64;    ///< EngineOptions::prompt_budget
+  int64_t prompt_budget = 32;    ///< EngineOptions::prompt_budget
   int64_t repeats = 3;           ///< of the throughputs, taking turns; figures are medians
   int threads = 1;
   uint64_t seed = 1;

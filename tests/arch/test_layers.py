@@ -26,6 +26,8 @@ ARROWS = {
 FENCES = {
     r"(torch|ATen|c10)/": r"src/train/|src/mixers/common/autograd\.cpp$|src/mixers/common/torch_mixer",
     r"boost/json": r"src/base/json\.cpp$",
+    r"boost/beast": r"src/serve/http/parser\.cpp$",
+    r"boost/asio": r"src/serve/http/(transport\.cpp|loop\.(h|cpp))$",
     r"hwy/": r"src/kernels/",
     r"(dnnl|oneapi)": r"src/onednn/",
     r"png\.h": r"src/report/",
@@ -131,6 +133,8 @@ PLANTED = [
     ("src/mixers/one/autograd.cpp", "#include <torch/torch.h>", 1),
     ("src/mixers/common/autograd.cpp", "#include <torch/torch.h>\nthrow 1;", 0),
     ("src/runtime/a.cpp", "#include <boost/json.hpp>", 1),
+    ("src/serve/http/server.cpp", "#include <boost/asio/post.hpp>", 1),
+    ("src/serve/api/a.cpp", "#include <boost/beast/http/parser.hpp>", 1),
     ("src/model/a.cpp", "#include <hwy/highway.h>", 1),
     ("src/kernels/a.cpp", '#include "hwy/highway.h"', 0),
     ("src/model/a.cpp", '#include "hwy/highway.h"', 1),

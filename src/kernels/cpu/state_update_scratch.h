@@ -1,6 +1,7 @@
 #pragma once
 
 #include <algorithm>
+#include <bit>
 #include <cstdint>
 #include <functional>
 
@@ -38,15 +39,17 @@ inline int64_t chunk_tokens(const StateUpdateProblem& problem, int64_t automatic
   return std::min({problem.chunk_size > 0 ? problem.chunk_size : automatic, longest, kMost});
 }
 
-/// For the recurrence, by shape: 4 tokens for heads of 64 and more, 16 for 32, 64 for 16. A chunk
+/// For the recurrence, by shape: 4 tokens for heads of 64 and more, 16 for 32, 32 for 16; powers of
+/// two, so that sequences cut at multiples of 32 keep their bits (MixerDef::cut_quantum). A chunk
 /// of one head is a set of short runs of memory, far apart; the fewer, the better they are fetched
 /// beside the arithmetic (heads of 64 among 8, 16,384 tokens: 25 % less time than with 32), but
 /// small heads then spend their time on starting chunks.
 inline int64_t causal_chunk_tokens(const StateUpdateProblem& problem) {
   const int64_t per_token = 2 * problem.feature_map.feature_dim + problem.value_dim;
   constexpr int64_t kMeasured = 4 * 192 * 192;
+  const auto tokens = static_cast<uint64_t>(kMeasured / (per_token * per_token));
   return chunk_tokens(problem,
-                      std::clamp<int64_t>(kMeasured / (per_token * per_token) / 4 * 4, 4, 64));
+                      static_cast<int64_t>(std::clamp<uint64_t>(std::bit_floor(tokens), 4, 32)));
 }
 
 /// For sums over a whole sequence: as many as keep the chunk's rows and the state within the

@@ -115,6 +115,7 @@ const MixerDef kDef{
     .backward = backward,
     .flops = flops,
     .step_traffic = step_traffic,
+    .cut_quantum = kernels::kMaxQueryBlock,
     .layer = layer,
     .example_configs = example_configs,
 };

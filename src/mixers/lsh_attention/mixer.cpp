@@ -134,7 +134,7 @@ const MixerDef kDef{
     .backward = chunk_backward,
     .flops = flops,
     .step_traffic = step_traffic,
-    .cuts_change_bits = true,  // which tokens are sorted together decides the order of sums
+    .cut_quantum = 0,  // which tokens are sorted together decides the order of sums
     .layer = layer,
     .example_configs = example_configs,
 };
