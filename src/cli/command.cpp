@@ -131,6 +131,11 @@ void Command::optional_positional(const std::string& name, std::string& value,
   app_->add_option(name, value, help)->check(not_empty())->type_name(shown);
 }
 
+void Command::positionals(const std::string& name, std::vector<std::string>& values,
+                          const std::string& shown, const std::string& help) {
+  app_->add_option(name, values, help)->required()->check(not_empty())->type_name(shown);
+}
+
 void Command::flag(const std::string& flags, bool& value, const std::string& help) {
   app_->add_flag(flags, value, help);
 }

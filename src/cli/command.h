@@ -58,6 +58,9 @@ class Command {
   /// The same, but it may be left out.
   void optional_positional(const std::string& name, std::string& value, const std::string& shown,
                            const std::string& help);
+  /// One or more words without a flag; the last of the positionals.
+  void positionals(const std::string& name, std::vector<std::string>& values,
+                   const std::string& shown, const std::string& help);
   void flag(const std::string& flags, bool& value, const std::string& help);
   void text(const std::string& flags, std::string& value, const std::string& shown,
             const std::string& help);
@@ -94,6 +97,7 @@ class Command {
 /// One per file; `tarn --help` lists them in the order of main.cpp.
 void add_train(Command& program, Selection& selection);
 void add_eval(Command& program, Selection& selection);
+void add_transcribe(Command& program, Selection& selection);
 void add_generate(Command& program, Selection& selection);
 void add_state(Command& program, Selection& selection);
 void add_init(Command& program, Selection& selection);

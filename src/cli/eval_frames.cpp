@@ -8,6 +8,7 @@
 
 #include "base/json_override.h"
 #include "cli/prompt_stop.h"
+#include "cli/speller.h"
 #include "data/frames.h"
 #include "runtime/edit_distance.h"
 #include "runtime/recognise.h"
@@ -18,7 +19,7 @@ namespace {
 Result<data::FrameDataset> load(const model::ModelConfig& config, const FramesEvaluation& options) {
   TARN_ASSIGN(const data::Split split, data::split_from_name(options.split, "--split"));
   data::DataSpec spec;
-  spec.kind = data::DataKind::kAn4Mfcc;
+  spec.kind = config.frontend ? data::DataKind::kAudio : data::DataKind::kAn4Mfcc;
   Json json = Json::Object{{"data", data::to_json(spec)}};
   for (const std::string& assignment : options.overrides) {
     TARN_RETURN_IF_ERROR(apply_override(json, assignment));
@@ -27,7 +28,8 @@ Result<data::FrameDataset> load(const model::ModelConfig& config, const FramesEv
   if (!data::is_frames(spec.kind)) {
     return invalid_argument("the model is over frames, wanted data of frames", "--set");
   }
-  TARN_ASSIGN(data::FrameDataset dataset, data::load_frames(spec, options.data, split));
+  TARN_ASSIGN(data::FrameDataset dataset,
+              data::load_frames(spec, options.data, split, {config.frontend, config.head.symbols}));
   if (dataset.features != config.frame_features) {
     return invalid_argument(fmt::format("frames have {} numbers, the model takes {}",
                                         dataset.features, config.frame_features),
@@ -40,16 +42,6 @@ Result<data::FrameDataset> load(const model::ModelConfig& config, const FramesEv
     dataset.utterances.resize(static_cast<size_t>(options.limit));
   }
   return dataset;
-}
-
-std::string text_of(const std::vector<std::string>& symbols, const std::vector<int32_t>& labels) {
-  std::string text;
-  for (const int32_t label : labels) {
-    const auto index = static_cast<size_t>(label) - 1;
-    text += text.empty() ? "" : " ";
-    text += index < symbols.size() ? symbols[index] : std::to_string(label);
-  }
-  return text;
 }
 
 struct Outcome {
@@ -65,12 +57,13 @@ struct Outcome {
 void print(const data::FrameDataset& dataset, const std::vector<std::vector<int32_t>>& heard,
            const Outcome& outcome, const FramesEvaluation& options, Console& console) {
   const runtime::EditCounts& edits = outcome.edits;
+  const std::string label = data::label_name(dataset.spec);
   Json json;
-  json.set("phone_error_rate", edits.rate());
+  json.set(label + "_error_rate", edits.rate());
   json.set("substitutions", edits.substitutions);
   json.set("insertions", edits.insertions);
   json.set("deletions", edits.deletions);
-  json.set("phones", edits.reference);
+  json.set(label + "s", edits.reference);
   json.set("count", dataset.count());
   json.set("frames", outcome.frames);
   json.set("seconds", outcome.seconds);
@@ -82,8 +75,8 @@ void print(const data::FrameDataset& dataset, const std::vector<std::vector<int3
   Json::Array transcripts;
   for (size_t i = 0; i < heard.size(); ++i) {
     const data::Utterance& utterance = dataset.utterances[i];
-    const std::string said = text_of(dataset.symbols, utterance.labels);
-    const std::string recognised = text_of(dataset.symbols, heard[i]);
+    const std::string said = Speller(dataset.symbols).spell(utterance.labels);
+    const std::string recognised = Speller(dataset.symbols).spell(heard[i]);
     transcripts.push_back(
         Json::Object{{"name", utterance.name}, {"said", said}, {"heard", recognised}});
     if (!options.transcripts) continue;
@@ -92,11 +85,11 @@ void print(const data::FrameDataset& dataset, const std::vector<std::vector<int3
   json.set("transcripts", std::move(transcripts));
   console.document(json);
   console.table(
-      {{"phone_error_rate", fmt::format("{:.4f}", edits.rate())},
+      {{label + "_error_rate", fmt::format("{:.4f}", edits.rate())},
        {"substitutions", std::to_string(edits.substitutions)},
        {"insertions", std::to_string(edits.insertions)},
        {"deletions", std::to_string(edits.deletions)},
-       {"phones", std::to_string(edits.reference)},
+       {label + "s", std::to_string(edits.reference)},
        {"utterances", std::to_string(dataset.count())},
        {"frames", std::to_string(outcome.frames)},
        {"real-time factor", fmt::format("{:.4f}", outcome.real_time_factor(dataset.frame_rate))},

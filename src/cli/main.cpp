@@ -79,6 +79,7 @@ int exit_status(ErrorCode code) {
 void add_commands(Command program, Selection& selection) {
   add_train(program, selection);
   add_eval(program, selection);
+  add_transcribe(program, selection);
   add_generate(program, selection);
   add_state(program, selection);
   add_init(program, selection);

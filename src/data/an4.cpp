@@ -102,10 +102,7 @@ bool is_in_split(const DataSpec& spec, Split split, const std::string& speaker,
 
 }  // namespace
 
-Result<FrameDataset> load_frames(const DataSpec& spec, const std::string& directory, Split split) {
-  if (directory.empty()) {
-    return invalid_argument("no folder is given, and this data set is read from one", "--data");
-  }
+Result<FrameDataset> load_an4(const DataSpec& spec, const std::string& directory, Split split) {
   const std::string list = directory + "/etc/an4_" + (split == Split::kTest ? "test" : "train");
   TARN_ASSIGN(Dictionary dictionary, read_dictionary(directory + "/etc/an4.dic"));
   TARN_ASSIGN(const auto transcripts, read_transcripts(list + ".transcription", dictionary));
@@ -132,7 +129,7 @@ Result<FrameDataset> load_frames(const DataSpec& spec, const std::string& direct
     const std::string path = directory + "/feat/" + file + ".mfc";
     TARN_ASSIGN(const std::string content, read_file(path, kMaxFeatureBytes));
     TARN_ASSIGN(const std::vector<float> cepstra, parse_sphinx_features(content, kChannels, path));
-    utterance.frames = with_differences(cepstra, kChannels);
+    utterance.frames = with_differences(cepstra, kChannels, 2);
     dataset.utterances.push_back(std::move(utterance));
   }
   if (dataset.utterances.empty()) {

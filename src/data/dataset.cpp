@@ -74,7 +74,12 @@ void SequenceDataset::sequence(int64_t epoch, int64_t index, uint8_t* tokens,
   if (counted != nullptr) std::memset(counted, 1, static_cast<size_t>(length));
 }
 
-bool is_frames(DataKind kind) { return kind == DataKind::kAn4Mfcc; }
+bool is_frames(DataKind kind) { return kind == DataKind::kAn4Mfcc || kind == DataKind::kAudio; }
+
+const char* label_name(const DataSpec& spec) {
+  if (spec.kind == DataKind::kAn4Mfcc) return "phone";
+  return spec.unit == LabelUnit::kWords ? "word" : "letter";
+}
 
 bool is_generated(DataKind kind) { return kind == DataKind::kCopy || kind == DataKind::kRecall; }
 
@@ -86,7 +91,8 @@ SequenceShape sequence_shape(const DataSpec& spec) {
     case DataKind::kCopy: return {2 * spec.max_symbols + 1, spec.symbols + 2};
     case DataKind::kRecall:
       return {4 * spec.max_pairs + spec.max_filler, spec.keys + spec.values + spec.fillers + 1};
-    case DataKind::kAn4Mfcc: break;
+    case DataKind::kAn4Mfcc:
+    case DataKind::kAudio: break;
   }
   return {};
 }
@@ -107,6 +113,7 @@ Result<SequenceDataset> load(const DataSpec& spec, const std::string& directory,
       case DataKind::kCifar10: return load_cifar10(spec, directory, split);
       case DataKind::kTextBytes: return load_text_bytes(spec, directory, split);
       case DataKind::kAn4Mfcc:
+      case DataKind::kAudio:
         return invalid_argument("the data is frames, wanted sequences of symbols", directory);
       case DataKind::kCopy:
       case DataKind::kRecall: break;

@@ -16,7 +16,10 @@ enum class DataKind : uint8_t {
   kCopy,       ///< generated: symbols, separator, the same symbols again
   kRecall,     ///< generated: pairs of keys and values, then the keys asked again
   kAn4Mfcc,    ///< speech: cepstra of utterances and their phones (data/frames.h)
+  kAudio,      ///< speech: sound files and their transcripts (data/frames.h)
 };
+/// What labels of transcripts are.
+enum class LabelUnit : uint8_t { kCharacters, kWords };
 enum class Split : uint8_t { kTrain, kValid, kTest };
 
 /// "train", "valid" or "test".
@@ -51,8 +54,11 @@ struct DataSpec {
   int64_t epoch_sequences = 65'536;
   /// an4_mfcc: every that many-th of the training speakers is in the valid split instead.
   int64_t holdout_speakers = 10;
-  /// an4_mfcc: utterances of one speaker are joined until they have that many frames; 0: they are not.
+  /// an4_mfcc, audio: utterances of one speaker are joined until they have that many frames; 0: they are
+  /// not.
   int64_t join = 0;
+  /// audio: what a label is.
+  LabelUnit unit = LabelUnit::kCharacters;
 };
 
 /// Reads {"kind": …, keys of that kind}. Unknown keys are errors that name the key.
@@ -62,6 +68,9 @@ Json to_json(const DataSpec& spec);
 
 /// Whether sequences are frames with labels: load_frames() (data/frames.h) instead of load().
 bool is_frames(DataKind kind);
+
+/// What one of the labels of frames is called: "phone", "letter" or "word".
+const char* label_name(const DataSpec& spec);
 
 /// Whether sequences are computed from the seed instead of read from files.
 bool is_generated(DataKind kind);

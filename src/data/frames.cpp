@@ -5,6 +5,9 @@
 #include <cmath>
 #include <cstring>
 #include <map>
+#include <utility>
+
+#include "audio/frontend.h"
 
 namespace tarn::data {
 namespace {
@@ -13,28 +16,6 @@ uint32_t big_endian(std::string_view content, size_t at) {
   uint32_t value = 0;
   for (size_t i = 0; i < 4; ++i) value = value << 8 | static_cast<uint8_t>(content[at + i]);
   return value;
-}
-
-/// Slopes over five frames of rows of `channels` numbers.
-std::vector<float> slopes(const std::vector<float>& rows, int64_t channels) {
-  constexpr int64_t kReach = 2;
-  constexpr double kSum = 10.0;  // 2 (1² + 2²)
-  const int64_t length = static_cast<int64_t>(rows.size()) / channels;
-  std::vector<float> result(rows.size());
-  for (int64_t t = 0; t < length; ++t) {
-    for (int64_t c = 0; c < channels; ++c) {
-      const auto at = [&](int64_t time) {
-        const int64_t row = std::clamp<int64_t>(time, 0, length - 1);
-        return static_cast<double>(rows[static_cast<size_t>(row * channels + c)]);
-      };
-      double sum = 0.0;
-      for (int64_t n = 1; n <= kReach; ++n) {
-        sum += static_cast<double>(n) * (at(t + n) - at(t - n));
-      }
-      result[static_cast<size_t>(t * channels + c)] = static_cast<float>(sum / kSum);
-    }
-  }
-  return result;
 }
 
 /// Indices of every speaker's utterances; speakers in alphabetical order.
@@ -66,17 +47,41 @@ Result<std::vector<float>> parse_sphinx_features(std::string_view content, int64
   return values;
 }
 
-std::vector<float> with_differences(const std::vector<float>& frames, int64_t channels) {
-  const std::vector<float> first = slopes(frames, channels);
-  const std::vector<float> second = slopes(first, channels);
+std::vector<float> with_differences(const std::vector<float>& frames, int64_t channels,
+                                    int64_t order) {
+  audio::Differences differences(channels, order);
   std::vector<float> result;
-  result.reserve(3 * frames.size());
-  for (auto row = int64_t{0}; row < static_cast<int64_t>(frames.size()); row += channels) {
-    for (const std::vector<float>* part : {&frames, &first, &second}) {
-      result.insert(result.end(), part->begin() + row, part->begin() + row + channels);
-    }
-  }
+  result.reserve(frames.size() * static_cast<size_t>(1 + order));
+  differences.push(frames, result);
+  differences.finish(result);
   return result;
+}
+
+void make_frames(const audio::FrontendConfig& config, std::vector<Utterance>& utterances) {
+  const bool by_speakers = config.normalisation == audio::NormalisationKind::kSpeaker;
+  audio::FrontendConfig direct = config;
+  if (by_speakers) direct.differences = 0;  // their scale follows from that of the energies
+  audio::Frontend frontend(direct);
+  for (Utterance& utterance : utterances) {
+    std::vector<float> rows;
+    frontend.push(utterance.frames, rows);
+    frontend.finish(rows);
+    utterance.frames = std::move(rows);
+  }
+  if (!by_speakers) return;
+  normalise_speakers(config.mels, utterances);
+  for (Utterance& utterance : utterances) {
+    utterance.frames = with_differences(utterance.frames, config.mels, config.differences);
+  }
+}
+
+Result<FrameDataset> load_frames(const DataSpec& spec, const std::string& directory, Split split,
+                                 const FrameSource& source) {
+  if (directory.empty()) {
+    return invalid_argument("no folder is given, and this data set is read from one", "--data");
+  }
+  if (spec.kind == DataKind::kAudio) return load_audio(spec, directory, split, source);
+  return load_an4(spec, directory, split);
 }
 
 void normalise_speakers(int64_t features, std::vector<Utterance>& utterances) {
@@ -106,16 +111,21 @@ void normalise_speakers(int64_t features, std::vector<Utterance>& utterances) {
 }
 
 std::vector<Utterance> join_utterances(const std::vector<Utterance>& utterances, int64_t features,
-                                       int64_t min_frames) {
-  const auto wanted = static_cast<size_t>(min_frames * features);
+                                       int64_t min_frames, int32_t separator, bool vary) {
+  constexpr double kGolden = 0.6180339887498949;
   std::vector<Utterance> result;
   for (const auto& [speaker, indices] : by_speaker(utterances)) {
     for (size_t used = 0; used < indices.size();) {
       Utterance& joined = result.emplace_back();
+      const double turns = kGolden * static_cast<double>(result.size());
+      const double share = vary ? turns - std::floor(turns) : 1.0;
+      const auto wanted = static_cast<size_t>(share * static_cast<double>(min_frames)) *
+                          static_cast<size_t>(features);
       joined.speaker = speaker;
       joined.name = utterances[indices[used]].name + "+";
       do {
         const Utterance& next = utterances[indices[used++ % indices.size()]];
+        if (separator != 0 && !joined.labels.empty()) joined.labels.push_back(separator);
         joined.frames.insert(joined.frames.end(), next.frames.begin(), next.frames.end());
         joined.labels.insert(joined.labels.end(), next.labels.begin(), next.labels.end());
       } while (joined.frames.size() < wanted);

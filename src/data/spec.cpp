@@ -7,8 +7,9 @@
 namespace tarn::data {
 namespace {
 
-const std::vector<std::string> kKindNames{"mnist", "cifar10", "text_bytes",
-                                          "copy",  "recall",  "an4_mfcc"};
+const std::vector<std::string> kKindNames{"mnist",  "cifar10",  "text_bytes", "copy",
+                                          "recall", "an4_mfcc", "audio"};
+const std::vector<std::string> kUnitNames{"characters", "words"};
 
 constexpr int64_t kMaxLength = int64_t{1} << 24;
 
@@ -29,9 +30,16 @@ void read_copy_keys(JsonReader& reader, DataSpec& spec) {
   spec.epoch_sequences = reader.integer("epoch_sequences", 1, 1 << 30, spec.epoch_sequences);
 }
 
+constexpr int64_t kMostFrames = 1'000'000;
+
 void read_an4_keys(JsonReader& reader, DataSpec& spec) {
-  constexpr int64_t kMostFrames = 1'000'000;
   spec.holdout_speakers = reader.integer("holdout_speakers", 2, 1'000'000, spec.holdout_speakers);
+  spec.join = reader.integer("join", 0, kMostFrames, spec.join);
+}
+
+void read_audio_keys(JsonReader& reader, DataSpec& spec) {
+  spec.unit =
+      static_cast<LabelUnit>(reader.choice("unit", kUnitNames, static_cast<size_t>(spec.unit)));
   spec.join = reader.integer("join", 0, kMostFrames, spec.join);
 }
 
@@ -67,6 +75,7 @@ Result<DataSpec> parse_data_spec(const Json& json, const std::string& where) {
     case DataKind::kCopy: read_copy_keys(reader, spec); break;
     case DataKind::kRecall: read_recall_keys(reader, spec); break;
     case DataKind::kAn4Mfcc: read_an4_keys(reader, spec); break;
+    case DataKind::kAudio: read_audio_keys(reader, spec); break;
   }
   TARN_RETURN_IF_ERROR(reader.finish());
   return spec;
@@ -102,6 +111,10 @@ Json to_json(const DataSpec& spec) {
       break;
     case DataKind::kAn4Mfcc:
       json.set("holdout_speakers", spec.holdout_speakers);
+      json.set("join", spec.join);
+      break;
+    case DataKind::kAudio:
+      json.set("unit", kUnitNames[static_cast<size_t>(spec.unit)]);
       json.set("join", spec.join);
       break;
   }

@@ -58,6 +58,20 @@ void read_frames(JsonReader& top, ModelConfig& config, Status& status) {
   status = reader.finish();
 }
 
+void read_frontend(JsonReader& top, ModelConfig& config, Status& status) {
+  const Json* json = top.optional("frontend");
+  if (json == nullptr) return;
+  if (config.modality != Modality::kFrames) {
+    top.fail("frontend", "is only for modality frames");
+    return;
+  }
+  auto frontend = audio::parse_frontend_config(*json, top.path("frontend"));
+  if (frontend.ok())
+    config.frontend = *frontend;
+  else
+    status = frontend.error();
+}
+
 /// Input symbols, which models over frames do not have.
 void read_symbols(JsonReader& top, ModelConfig& config) {
   if (config.modality != Modality::kFrames) {
@@ -241,6 +255,10 @@ void check_together(JsonReader& top, const ModelConfig& config) {
                            config.image_width, config.image_height, config.image_channels, tokens));
     }
   }
+  if (config.frontend && config.frontend->features() != config.frame_features) {
+    top.fail("frames", fmt::format("has {} features, but the frontend makes {}",
+                                   config.frame_features, config.frontend->features()));
+  }
   if (config.modality == Modality::kBytes &&
       (config.head.kind != HeadKind::kCategorical || config.head.classes != 256)) {
     top.fail("head", "must be categorical with 256 classes for modality bytes");
@@ -276,10 +294,11 @@ Result<ModelConfig> parse_model_config(const Json& json, const std::string& wher
     reader.fail("format_version",
                 "is " + json_quote(version->dump(), 20) + ", this build reads version 1");
   }
-  Status image, frames, position, norm, head;
+  Status image, frames, frontend, position, norm, head;
   config.modality = static_cast<Modality>(reader.choice("modality", kModalities));
   read_image(reader, config, image);
   read_frames(reader, config, frames);
+  read_frontend(reader, config, frontend);
   read_symbols(reader, config);
   config.model_dim = reader.integer("model_dim", 1, kMaxModelDim);
   config.max_tokens = reader.integer("max_tokens", 0, kMaxTokens);
@@ -290,11 +309,12 @@ Result<ModelConfig> parse_model_config(const Json& json, const std::string& wher
   read_norm(reader, config, norm);
   const Json* layers = reader.required("layers");
   read_head(reader, config, head);
-  if (image.ok() && frames.ok() && position.ok() && norm.ok() && head.ok())
+  if (image.ok() && frames.ok() && frontend.ok() && position.ok() && norm.ok() && head.ok())
     check_together(reader, config);
   TARN_RETURN_IF_ERROR(reader.finish());
   TARN_RETURN_IF_ERROR(image);
   TARN_RETURN_IF_ERROR(frames);
+  TARN_RETURN_IF_ERROR(frontend);
   TARN_RETURN_IF_ERROR(position);
   TARN_RETURN_IF_ERROR(norm);
   TARN_RETURN_IF_ERROR(head);
@@ -326,6 +346,7 @@ Json to_json(const ModelConfig& config) {
   if (config.modality == Modality::kFrames) {
     json.set("frames",
              Json::Object{{"features", config.frame_features}, {"stack", config.frame_stack}});
+    if (config.frontend) json.set("frontend", audio::to_json(*config.frontend));
   } else {
     json.set("vocabulary", config.vocabulary);
     json.set("start_token", config.start_token);

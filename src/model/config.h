@@ -2,9 +2,11 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "audio/frontend_config.h"
 #include "base/json.h"
 #include "base/result.h"
 #include "kernels/activation.h"
@@ -86,6 +88,7 @@ struct ModelConfig {
   int64_t image_width = 0, image_height = 0, image_channels = 0;
   int64_t frame_features = 0;  ///< kFrames: numbers per frame
   int64_t frame_stack = 0;     ///< kFrames: consecutive frames that make one input row
+  std::optional<audio::FrontendConfig> frontend;  ///< kFrames: how sound becomes frames, if it does
 
   /// Numbers of one input row over frames; 0: over symbols.
   int64_t input_width() const { return frame_features * frame_stack; }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 namespace tarn::runtime {
@@ -15,6 +16,8 @@ class CtcPath {
   explicit CtcPath(int64_t classes) : classes_(classes) {}
   void push(int64_t rows, const float* logits);
   const std::vector<int32_t>& labels() const { return labels_; }
+  /// The labels since the last call, which are then no longer kept.
+  std::vector<int32_t> take_labels() { return std::exchange(labels_, {}); }
 
  private:
   int64_t classes_;

@@ -37,6 +37,8 @@ class StreamingRecogniser {
   void reset();
 
   const std::vector<int32_t>& labels() const { return path_.labels(); }
+  /// The labels since the last call, which are then no longer kept: for sound without an end.
+  std::vector<int32_t> take_labels() { return path_.take_labels(); }
   int64_t state_bytes() const { return state_.used_bytes(); }
 
  private:

@@ -116,6 +116,12 @@ Status check_modality(const TrainConfig& config, const std::string& where) {
                                         : "the data is frames, but the model is over symbols",
                             where);
   }
+  const bool is_sound = config.data.kind == data::DataKind::kAudio;
+  if (is_sound != config.model.frontend.has_value()) {
+    return invalid_argument(is_sound ? "the data is sound, but the model has no frontend"
+                                     : "the model has a frontend, but the data is no sound",
+                            where);
+  }
   if (!over_frames && config.training.augment != AugmentConfig()) {
     return invalid_argument("training.augment is for data that is frames", where);
   }

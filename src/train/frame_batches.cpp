@@ -8,7 +8,6 @@
 namespace tarn::train {
 namespace {
 
-constexpr int64_t kDerivatives = 3;                  // a channel, its slope and the slope of that
 constexpr uint64_t kMaskStream = uint64_t{4} << 56;  // far from those of the data sets
 
 class FrameBatches final : public BatchSource {
@@ -35,8 +34,8 @@ class FrameBatches final : public BatchSource {
     frames_ = utterance.frames;
     if (epoch >= 0) {
       const auto number = static_cast<uint64_t>(epoch * dataset_.count() + index);
-      mask_frames(training_.augment, dataset_.channels, training_.seed, kMaskStream + number,
-                  frames_);
+      mask_frames(training_.augment, dataset_.channels, dataset_.features, training_.seed,
+                  kMaskStream + number, frames_);
     }
     const int64_t rows = model_.input_rows(dataset_.length(index));
     frames_.resize(static_cast<size_t>(rows * model_.input_width()), 0.0f);
@@ -82,14 +81,15 @@ Status check_dataset(const data::FrameDataset& dataset, const model::ModelConfig
 Result<std::unique_ptr<BatchSource>> open_frame_batches(const TrainConfig& config,
                                                         const std::string& directory,
                                                         data::Split split) {
-  TARN_ASSIGN(data::FrameDataset dataset, data::load_frames(config.data, directory, split));
+  TARN_ASSIGN(data::FrameDataset dataset,
+              data::load_frames(config.data, directory, split,
+                                {config.model.frontend, config.model.head.symbols}));
   TARN_RETURN_IF_ERROR(check_dataset(dataset, config.model));
   return std::unique_ptr<BatchSource>(std::make_unique<FrameBatches>(std::move(dataset), config));
 }
 
-void mask_frames(const AugmentConfig& augment, int64_t channels, uint64_t seed, uint64_t stream,
-                 std::vector<float>& frames) {
-  const int64_t features = kDerivatives * channels;
+void mask_frames(const AugmentConfig& augment, int64_t channels, int64_t features, uint64_t seed,
+                 uint64_t stream, std::vector<float>& frames) {
   const int64_t length = static_cast<int64_t>(frames.size()) / features;
   Philox random{seed, stream};
   const auto below = [&random](int64_t bound) {

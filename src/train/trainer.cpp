@@ -204,8 +204,9 @@ void Trainer::evaluate() {
                             {"bits_per_dim", result_.valid_bits}};
   std::string errors;
   if (config_.model.head.kind == model::HeadKind::kCtc) {
-    event.set("valid_phone_error_rate", total.edits.rate());
-    errors = fmt::format(", {:.2f}% phone errors", 100.0 * total.edits.rate());
+    const char* label = data::label_name(config_.data);
+    event.set(fmt::format("valid_{}_error_rate", label), total.edits.rate());
+    errors = fmt::format(", {:.2f}% {} errors", 100.0 * total.edits.rate(), label);
   }
   event.set("evaluate_seconds", std::round(seconds_since(start) * 10) / 10);
   reporter_->event(event);
@@ -298,9 +299,9 @@ Result<TrainResult> train(const TrainConfig& config, const TrainOptions& options
                           ThreadPool* pool) {
   TrainConfig complete = config;
   TARN_ASSIGN(auto batches, open_training_batches(complete, options.data_directory));
+  TARN_RETURN_IF_ERROR(take_symbols(*batches, complete.model.head));
   TARN_ASSIGN(auto valid_batches,
               open_batches(complete, options.data_directory, data::Split::kValid));
-  TARN_RETURN_IF_ERROR(take_symbols(*batches, complete.model.head));
   return Trainer(complete, options, pool, std::move(batches), std::move(valid_batches)).run();
 }
 

@@ -9,16 +9,17 @@ import arch
 # Layer -> the layers it may include (itself always).
 ARROWS = {
     "base": "",
-    "data": "base",
+    "audio": "base",
+    "data": "base audio",
     "report": "base",
     "kernels": "base",
     "onednn": "base kernels",
     "mixers": "base kernels",
-    "model": "base kernels mixers",
-    "runtime": "base kernels mixers model",
-    "serve": "base kernels mixers model runtime",
-    "cli": "base data report kernels onednn mixers model runtime serve",
-    "train": "base data report kernels mixers model runtime",
+    "model": "base audio kernels mixers",
+    "runtime": "base audio kernels mixers model",
+    "serve": "base audio kernels mixers model runtime",
+    "cli": "base audio data report kernels onednn mixers model runtime serve",
+    "train": "base audio data report kernels mixers model runtime",
 }
 
 # Library header (in quotes or brackets) -> files that may include it.
@@ -30,6 +31,8 @@ FENCES = {
     r"hwy/": r"src/kernels/",
     r"(dnnl|oneapi)": r"src/onednn/",
     r"png\.h": r"src/report/",
+    r"sndfile\.h": r"src/audio/sound_reader\.cpp$",
+    r"kissfft/": r"src/audio/log_mel\.cpp$",
     r"zlib\.h": r"src/base/",
     r"xxhash\.h": r"src/base/",
     r"sqlite3\.h": r"src/serve/storage/sqlite\.cpp$",
@@ -41,7 +44,7 @@ FENCES = {
 }
 
 # Layers that must not name a mechanism.
-NAMELESS = {"base", "data", "report", "model", "runtime", "serve", "cli", "train"}
+NAMELESS = {"base", "audio", "data", "report", "model", "runtime", "serve", "cli", "train"}
 # Layers whose code runs inside somebody else's program.
 LIBRARIES = set(ARROWS) - {"cli", "train"}
 MANNERS = {
@@ -117,6 +120,8 @@ PLANTED = [
     ("src/kernels/a.cpp", '#include "mixers/mixer.h"', 1),
     ("src/runtime/a.cpp", '#include "cli/main.h"\n#include "model/model.h"', 1),
     ("src/data/a.cpp", '#include "kernels/gemm.h"', 1),
+    ("src/audio/a.cpp", '#include "data/frames.h"', 1),
+    ("src/data/a.cpp", "#include <sndfile.h>", 1),
     ("src/model/a.cpp", '#include "model.h"', 1),
     ("src/mixers/one/a.cpp", '#include "mixers/two/two.h"', 1),
     ("src/mixers/common/a.h", '#include "mixers/two/two.h"', 1),

@@ -33,7 +33,7 @@ TEST(Frames, DifferencesAreSlopes) {
     frames.push_back(static_cast<float>(3 * t));
     frames.push_back(static_cast<float>(t * t));
   }
-  const std::vector<float> got = with_differences(frames, 2);
+  const std::vector<float> got = with_differences(frames, 2, 2);
   ASSERT_EQ(got.size(), 54u);
   const auto at = [&](size_t t, size_t feature) { return got[t * 6 + feature]; };
   EXPECT_EQ(at(4, 0), 12.0f);
@@ -74,6 +74,25 @@ TEST(Frames, JoinedUtterancesFillUpWithinTheSpeaker) {
   EXPECT_EQ(joined[1].labels, (std::vector<int32_t>{3, 1}));
   EXPECT_EQ(joined[2].frames, (std::vector<float>{9, 9, 9}));
   EXPECT_EQ(joined[2].speaker, "b");
+  const std::vector<Utterance> spaced = join_utterances(utterances, 1, 3, 5);
+  EXPECT_EQ(spaced[1].labels, (std::vector<int32_t>{3, 5, 1}));
+}
+
+TEST(Frames, VariedLengthsAreEvenlyShortAndLong) {
+  std::vector<Utterance> utterances;
+  for (int i = 0; i < 500; ++i) utterances.push_back(utterance("a", {1.0f}));
+  const std::vector<Utterance> joined = join_utterances(utterances, 1, 10, 0, true);
+  size_t total = 0;
+  std::vector<int> lengths(11);
+  for (const Utterance& one : joined) {
+    ASSERT_LE(one.frames.size(), 10u);
+    ++lengths[one.frames.size()];
+    total += one.frames.size();
+  }
+  EXPECT_GE(total, 500u);
+  for (size_t length = 2; length < 10; ++length) {
+    EXPECT_NEAR(lengths[length], static_cast<double>(joined.size()) / 10, 3.0) << length;
+  }
 }
 
 class An4Test : public testing::Test {

@@ -164,7 +164,7 @@ TEST(ModelConfig, ErrorsNameTheKey) {
        "head.components: must be an integer from 1 to 1024, got 0"},
       {"colour", "1",
        "unknown key \"colour\"; known keys: format, format_version, modality, image, frames, "
-       "vocabulary, "
+       "frontend, vocabulary, "
        "start_token, model_dim, max_tokens, position, embedding_lags, embedding_scale, "
        "embedding_norm, norm, "
        "layers, "
@@ -200,6 +200,13 @@ TEST(ModelConfig, FramesHaveRowsInsteadOfSymbols) {
   EXPECT_EQ(config.head.symbols, (std::vector<std::string>{"a", "b"}));
   EXPECT_EQ(to_json(config_of(to_json(config))), to_json(config));
   EXPECT_EQ(to_json(config).find("vocabulary"), nullptr);
+  EXPECT_EQ(to_json(config).find("frontend"), nullptr);
+  Json sound = frames_config();
+  sound.set("frontend", json_of(R"({"sample_rate": 8000, "mels": 5})"));
+  const ModelConfig heard = config_of(sound);
+  ASSERT_TRUE(heard.frontend.has_value());
+  EXPECT_EQ(to_json(config_of(to_json(heard))), to_json(heard));
+  EXPECT_NE(to_json(heard), to_json(config));
 }
 
 TEST(ModelConfig, FramesErrorsNameTheKey) {
@@ -208,6 +215,12 @@ TEST(ModelConfig, FramesErrorsNameTheKey) {
     const char* value;
     const char* error;
   } cases[] = {
+      {"frontend", R"({"sample_rate": 8000, "mels": 4})",
+       "frames: has 5 features, but the frontend makes 4"},
+      {"frontend", R"({"sample_rate": 8000, "mels": 5, "colour": 1})",
+       "frontend: unknown key \"colour\"; known keys: sample_rate, window_ms, hop_ms, window, "
+       "pre_emphasis, remove_offset, mels, low_hz, high_hz, differences, normalisation"},
+      {"frontend", R"({"mels": 5})", "frontend.sample_rate: is missing"},
       {"vocabulary", "5", "vocabulary: is not for modality frames"},
       {"start_token", "0", "start_token: is not for modality frames"},
       {"embedding_lags", "[1]", "embedding_lags: is not for modality frames"},

@@ -81,6 +81,27 @@ TEST(TrainConfig, NonCausalLayersAreRefused) {
   EXPECT_NE(config.error().message.find("not causal"), std::string::npos);
 }
 
+TEST(TrainConfig, SoundNeedsAFrontEndAndNothingElseHasOne) {
+  const auto text = read_file(TARN_SOURCE_DIR "/experiments/spoken_digits/config.json", 1 << 20);
+  ASSERT_TRUE(text.ok());
+  Json json = *parse_json(*text, "c");
+  const auto config = parse_train_config(json, "c");
+  ASSERT_TRUE(config.ok()) << config.error().to_string();
+  EXPECT_EQ(config->data.kind, data::DataKind::kAudio);
+  EXPECT_EQ(to_json(*parse_train_config(to_json(*config), "c")), to_json(*config));
+  Json cepstra = json;
+  cepstra.set("data", *parse_json(R"({"kind": "an4_mfcc"})", "d"));
+  EXPECT_NE(parse_train_config(cepstra, "c").error().message.find("the data is no sound"),
+            std::string::npos);
+  Json::Object members;
+  for (const Json::Member& member : *json.find("model")->as_object()) {
+    if (member.first != "frontend") members.push_back(member);
+  }
+  json.set("model", Json(std::move(members)));
+  EXPECT_NE(parse_train_config(json, "c").error().message.find("the model has no frontend"),
+            std::string::npos);
+}
+
 TEST(TrainConfig, EveryPresetParses) {
   int count = 0;
   const std::filesystem::path presets = std::filesystem::path(TARN_SOURCE_DIR) / "configs";

@@ -99,7 +99,7 @@ TEST(FrameBatches, MasksHideRunsAndRepeatThemselves) {
   const std::vector<float> ones(kLength * kFeatures, 1.0f);
   const auto masked = [&](const AugmentConfig& augment, uint64_t stream) {
     std::vector<float> frames = ones;
-    mask_frames(augment, kChannels, 1, stream, frames);
+    mask_frames(augment, kChannels, 3 * kChannels, 1, stream, frames);
     return frames;
   };
   EXPECT_EQ(masked({}, 1), ones);
