@@ -16,7 +16,7 @@ ARROWS = {
     "mixers": "base kernels",
     "model": "base kernels mixers",
     "runtime": "base kernels mixers model",
-    "serve": "base kernels mixers model runtime",
+    "serve": "base report kernels mixers model runtime",
     "cli": "base data report kernels onednn mixers model runtime serve",
     "train": "base data report kernels mixers model runtime",
 }
