@@ -87,6 +87,7 @@ void add_commands(Command program, Selection& selection) {
   add_check(program, selection);
   add_bench(program, selection);
   add_report(program, selection);
+  add_serve(program, selection);
   add_doctor(program, selection);
 }
 
