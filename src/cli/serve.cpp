@@ -133,7 +133,7 @@ void announce(const Options& options, const serve::SessionService& service, int 
                                     {"durability", durability},
                                     {"owner", service.owner()},
                                     {"keys", keys}});
-  context.console.sentence(fmt::format("serving {} at {} (saved turns survive: {})",
+  context.console.sentence(fmt::format("serving {} at {}; sessions are saved at level \"{}\"",
                                        model_name(options), url, durability));
   const bool is_local = options.host == "127.0.0.1" || options.host == "::1";
   if (!is_local && !keys) {

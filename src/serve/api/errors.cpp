@@ -140,9 +140,9 @@ Failure session_failure(const Error& error) {
     return {400, "invalid_value", error.to_string(), param_of(error.where)};
   }
   Failure failure = store_failure(error);
-  const bool exists = error.message == "exists already";
-  if (error.code == ErrorCode::kConflict && exists)
-    failure = {409, "session_exists", failure.message, "id", 0, true};
+  if (error.code == ErrorCode::kConflict && error.message == "exists already") {
+    failure = {409, "session_exists", "id: " + failure.message, "id", 0, true};
+  }
   return failure;
 }
 

@@ -21,6 +21,7 @@ bool same_value(const Json& value, std::string_view json) {
 Result<Json> parse_body(const std::string& body) {
   if (body.empty()) return Json(Json::Object());
   JsonLimits limits;
+  limits.max_bytes = static_cast<int64_t>(body.size());  // the HTTP server has a limit of its own
   limits.max_values = kMaxValues;
   TARN_ASSIGN(Json json, parse_json(body, "body", limits));
   Json::Object* object = json.as_object();

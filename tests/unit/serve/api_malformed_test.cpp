@@ -65,7 +65,7 @@ std::vector<Bad> bad_turns() {
       {"max_tokens as text", kText, R"({"max_tokens":"5"})", 400, "max_tokens"},
       {"max_tokens as a fraction", kText, R"({"max_tokens":5.5})", 400, "max_tokens"},
       {"a tiny temperature", kText, R"({"temperature":1e-4})", 400, "temperature"},
-      {"the smallest temperature", kText, R"({"temperature":5e-324})", 400, "temperature"},
+      {"the smallest temperature", kText, R"({"temperature":1e-300})", 400, "temperature"},
       {"a negative temperature", kText, R"({"temperature":-1})", 400, "temperature"},
       {"temperature as text", kText, R"({"temperature":"hot"})", 400, "temperature"},
       {"top_p above 1", kText, R"({"top_p":1.5})", 400, "top_p"},

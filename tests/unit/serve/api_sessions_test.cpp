@@ -68,7 +68,8 @@ TEST(ApiSessions, AreListedPageByPage) {
   std::string seen, token;
   for (int page = 0; page < 5; ++page) {
     const Answered answer = site.get(kSessions + "?limit=2&page_token=" + token);
-    for (const Json& session : *answer.at("data").as_array()) {
+    const Json data = answer.at("data");
+    for (const Json& session : *data.as_array()) {
       seen += *session.find("id")->as_string();
     }
     const Json next = answer.at("next_page_token");
