@@ -39,6 +39,7 @@ class Server:
             raise RuntimeError(f"no server: {self.process.communicate()[1]}")
         self.start = json.loads(line)
         self.port = self.start["port"]
+        self.key = None  # of requests
 
     def __enter__(self):
         return self
@@ -52,7 +53,9 @@ class Server:
         return http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout)
 
     def request(self, method, path, body=None, **headers):
-        headers = {name.replace("_", "-"): value for name, value in headers.items()}
+        headers = {name.replace("_", "-").lower(): value for name, value in headers.items()}
+        if self.key:
+            headers.setdefault("authorization", f"Bearer {self.key}")
         if body is not None and not isinstance(body, (bytes, str)):
             body = json.dumps(body)
             headers.setdefault("content-type", "application/json")

@@ -24,6 +24,7 @@ constexpr int64_t kChatTokens = 1024;
 /// in which they differ.
 constexpr double kMinTemperature = 1e-3;
 constexpr double kMaxTemperature = 100;
+constexpr double kMinTopP = 1e-6;
 
 constexpr const char* kHarmless[] = {"user",
                                      "metadata",
@@ -117,6 +118,9 @@ Status read_sampler(JsonReader& reader, runtime::SamplerOptions* sampler) {
   if (temperature < kMinTemperature) {
     return invalid_argument("must be 0 (always the likeliest) or from 0.001 to 100", "temperature");
   }
+  if (top_p < kMinTopP) {
+    return invalid_argument("must be 0 (always the likeliest) or from 0.000001 to 1", "top_p");
+  }
   sampler->temperature = static_cast<float>(temperature);
   sampler->top_p = static_cast<float>(top_p);
   return runtime::validate(*sampler);
@@ -124,7 +128,9 @@ Status read_sampler(JsonReader& reader, runtime::SamplerOptions* sampler) {
 
 Status read_model(JsonReader& reader, const std::string& served) {
   const std::string name = reader.string("model", served);
-  if (name == served) return {};
+  const Json* given = reader.optional("model");
+  // Of another type: the reader has noted it.
+  if (name == served || (given != nullptr && given->as_string() == nullptr)) return {};
   return Error{ErrorCode::kNotFound,
                "got " + json_quote(name, 60) + ", this server has " + json_quote(served), "model"};
 }
