@@ -198,7 +198,12 @@ void Api::pause_session(const Call& call) {
 }
 
 void Api::resume_session(const Call& call) {
-  if (check_bare(call)) answer_view(call, service_.resume(call.path_id));
+  if (!check_bare(call)) return;
+  const auto view = service_.resume(call.path_id);
+  if (!view.ok()) return call.fail(session_failure(view.error()));
+  Json json = session_json(*view);
+  json.set("tokens_recomputed", 0);  // the state is loaded, never computed
+  call.answer(json);
 }
 
 }  // namespace tarn::serve::api

@@ -158,13 +158,19 @@ struct Answered {
   }
 };
 
-/// An API over a service in memory.
+inline std::unique_ptr<SessionStore> make_store(const std::string& url,
+                                                const StoreOptions& options = {}) {
+  auto store = open_store(url, options);
+  TARN_CHECK(store.ok());
+  return std::move(*store);
+}
+
+/// An API over a service, by default in memory.
 class Site {
  public:
-  explicit Site(const ModelPointer& model, ApiOptions options = {}, ServiceOptions service = {}) {
-    auto store = open_store("memory:");
-    TARN_CHECK(store.ok());
-    auto created = SessionService::create(model, std::move(service), std::move(*store));
+  explicit Site(const ModelPointer& model, ApiOptions options = {}, ServiceOptions service = {},
+                std::unique_ptr<SessionStore> store = make_store("memory:")) {
+    auto created = SessionService::create(model, std::move(service), std::move(store));
     TARN_CHECK(created.ok());
     service_ = std::move(*created);
     options.version = "test";

@@ -1,3 +1,9 @@
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <cstdlib>
+#include <filesystem>
 #include <string>
 
 #include "report/png.h"
@@ -160,6 +166,60 @@ TEST(ApiSessions, AChatGoesOnWithTheNewMessagesAlone) {
   for (const int32_t token : drawn) stream.push(static_cast<uint8_t>(token), &text);
   if (text.substr(0, 1) == " ") text.erase(0, 1);
   EXPECT_EQ(answer.at("choices.0.message.content"), Json(text));
+}
+
+/// A folder that is removed again.
+struct Folder {
+  Folder() { TARN_CHECK(mkdtemp(path.data()) != nullptr); }
+  ~Folder() { std::filesystem::remove_all(path); }
+  std::string url() const { return "dir:" + path + "/store"; }
+  std::string path = (std::filesystem::temp_directory_path() / "tarn-api-XXXXXX").string();
+};
+
+TEST(ApiSessions, OfAnotherModelAreRefused) {
+  const Folder folder;
+  Answered first;
+  {
+    Site site(text_model(), {}, {}, make_store(folder.url()));
+    site.post(kSessions, R"({"id":"s","seed":4})");
+    first = turn(site, "s", "ab");
+  }
+  {
+    Site other(endless_model({linear()}), {}, {}, make_store(folder.url()));
+    const Answered refused = other.post(kText, R"({"session":"s"})");
+    EXPECT_EQ(refused.status, 422) << refused.body;
+    EXPECT_EQ(refused.at("error.code"), Json("session_unusable"));
+    EXPECT_EQ(other.post(kSessions + "/s/resume", "").status, 422);
+    EXPECT_EQ(other.post(kText, R"({"max_tokens":3})").status, 200);
+  }
+  Site site(text_model(), {}, {}, make_store(folder.url()));
+  EXPECT_EQ(turn(site, "s", "").at("tarn.tokens_evaluated"), Json(1));
+}
+
+TEST(ApiSessions, AFailedFlushStopsThemAlone) {
+  const Folder folder;
+  std::atomic<bool> fails{false};
+  StoreOptions options;
+  options.sync_file = [&](int fd) {
+    if (!fails) return fsync(fd);
+    errno = EIO;
+    return -1;
+  };
+  Site site(text_model(), {}, {}, make_store(folder.url(), options));
+  site.post(kSessions, R"({"id":"s","seed":4})");
+  const Answered before = turn(site, "s", "ab");
+  fails = true;
+  const Answered failed = turn(site, "s", "c");
+  EXPECT_EQ(failed.status, 503) << failed.body;
+  EXPECT_FALSE(failed.header("Retry-After").empty());
+  const Answered after = turn(site, "s", "c");
+  EXPECT_EQ(after.status, 503);
+  EXPECT_EQ(after.at("error.code"), Json("store_read_only"));
+  EXPECT_EQ(site.get("/readyz").status, 503);
+  EXPECT_NE(site.get("/readyz").body.find("read-only"), std::string::npos);
+  EXPECT_NE(site.get("/metrics").body.find("tarn_ready 0\n"), std::string::npos);
+  EXPECT_EQ(site.get(kSessions + "/s").at("seq"), before.at("tarn.seq"));
+  EXPECT_EQ(site.post(kText, R"({"max_tokens":3})").status, 200);
 }
 
 ModelPointer picture_model() {
