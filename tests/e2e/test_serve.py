@@ -114,13 +114,13 @@ def check_restarts(suite, model, wanted):
     """A session goes on over a stop and a kill, with the same words and nothing computed again."""
     store = f"dir:{suite.folder}/restarts"
     said = []
-    owner = ("--store", store, "--owner", "one")
+    owner = ("--store", store, "--owner", "one", "--max-tokens", "1000000")
     with Server(suite, model, *owner) as server:
         made = server.post("/v1/sessions", {"id": "s", "seed": 5})
         suite.expect(made.status == 201, f"create: {made}")
         said.append(text_of(turn(server, "s", PROMPTS[0])))
         suite.expect(server.stop() == 0, "SIGTERM: exit status")
-    for how, prompt in ((signal.SIGKILL, PROMPTS[1]), (signal.SIGKILL, PROMPTS[2])):
+    for prompt in PROMPTS[1:3]:
         with Server(suite, model, *owner) as server:
             answer = turn(server, "s", prompt)
             suite.expect(answer.status == 200, f"after a restart: {answer}")
@@ -128,7 +128,12 @@ def check_restarts(suite, model, wanted):
             tarn = answer.json()["tarn"]
             suite.expect(tarn["tokens_evaluated"] == 1, f"evaluated again: {tarn}")
             suite.expect(tarn["durability"] == "power" and tarn["saved"], f"saved: {tarn}")
-            server.stop(how)
+            # Killed in a turn, which then never was.
+            connection, response = server.stream("/v1/completions", {
+                "prompt": "lost", "max_tokens": 1_000_000, "session": "s"})
+            suite.expect(response.readline().startswith(b"data: "), "no first event")
+            server.stop(signal.SIGKILL)
+            connection.close()
     with Server(suite, model, *owner) as server:
         said += [text_of(turn(server, "s", prompt)) for prompt in PROMPTS[3:]]
         listed = server.get("/v1/sessions").json()["data"]

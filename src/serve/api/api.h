@@ -68,7 +68,7 @@ class Api {
   void metrics(const Call& call);
 
   Json model_json() const;
-  static void answer_view(const Call& call, const Result<SessionView>& view, int status = 200);
+  static void answer_view(const Call& call, const Result<SessionView>& view);
   static bool check_path_id(const Call& call);
   static bool check_bare(const Call& call);
 

@@ -135,12 +135,12 @@ Failure turn_failure(const TurnEnd& end) {
   return store_failure(error);
 }
 
-Failure session_failure(const Error& error) {
+Failure session_failure(const Error& error, const std::string& created) {
   if (error.code == ErrorCode::kInvalidArgument && error.where.rfind("session ", 0) != 0) {
     return {400, "invalid_value", error.to_string(), param_of(error.where)};
   }
   Failure failure = store_failure(error);
-  if (error.code == ErrorCode::kConflict && error.message == "exists already") {
+  if (error.code == ErrorCode::kConflict && error.where == "session " + created) {
     failure = {409, "session_exists", "id: " + failure.message, "id", 0, true};
   }
   return failure;

@@ -29,7 +29,7 @@ Failure field_failure(const Error& error);
 Failure refusal_failure(const Refusal& refusal);
 /// Why an admitted turn ended without a result. `end.reason` is kCancelled, kDeadline or kError.
 Failure turn_failure(const TurnEnd& end);
-/// Of the service's calls on sessions.
-Failure session_failure(const Error& error);
+/// Of the service's calls on sessions; `created`: the id that the call was to make, if any.
+Failure session_failure(const Error& error, const std::string& created = {});
 
 }  // namespace tarn::serve::api

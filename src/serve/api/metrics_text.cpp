@@ -24,7 +24,6 @@ std::string escaped(std::string_view value) {
 
 void engine_metrics(const Metrics& metrics, MetricsText& text) {
   text.counter("tarn_turns_admitted_total", "Turns that were admitted.", metrics.requests);
-  text.counter("tarn_turns_refused_total", "Turns that the engine refused.", metrics.refused);
   text.family("tarn_turns_ended_total", "counter", "Turns that ended, by reason.");
   for (size_t i = 0; i < kFinishReasons; ++i) {
     text.sample("tarn_turns_ended_total", "reason",
@@ -44,6 +43,7 @@ void engine_metrics(const Metrics& metrics, MetricsText& text) {
 }
 
 void session_metrics(const ServiceMetrics& metrics, MetricsText& text) {
+  text.counter("tarn_turns_refused_total", "Turns that were refused.", metrics.refused);
   text.counter("tarn_saves_total", "Versions of sessions saved.", metrics.saves);
   text.counter("tarn_saves_failed_total", "Saves that failed.", metrics.failed_saves);
   text.counter("tarn_saved_bytes_total", "Bytes of the saved versions.", metrics.saved_bytes);

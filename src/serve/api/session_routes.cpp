@@ -127,7 +127,7 @@ void Api::create_session(const Call& call) {
       read_new_session(call.request.body, options_.default_ttl_ms, options_.default_save);
   if (!session.ok()) return call.fail(field_failure(session.error()));
   const auto view = service_.create_session(*session);
-  if (!view.ok()) return call.fail(session_failure(view.error()));
+  if (!view.ok()) return call.fail(session_failure(view.error(), session->id));
   call.answer(session_json(*view), 201);
 }
 
@@ -145,9 +145,9 @@ void Api::list_sessions(const Call& call) {
 }
 
 /// Of the calls on one session: what they answer.
-void Api::answer_view(const Call& call, const Result<SessionView>& view, int status) {
+void Api::answer_view(const Call& call, const Result<SessionView>& view) {
   if (!view.ok()) return call.fail(session_failure(view.error()));
-  call.answer(session_json(*view), status);
+  call.answer(session_json(*view));
 }
 
 bool Api::check_path_id(const Call& call) {
@@ -179,7 +179,9 @@ void Api::fork_session(const Call& call) {
   if (!check_path_id(call)) return;
   const auto fields = read_fork(call.request.body);
   if (!fields.ok()) return call.fail(field_failure(fields.error()));
-  answer_view(call, service_.fork(call.path_id, fields->seq, fields->id), 201);
+  const auto view = service_.fork(call.path_id, fields->seq, fields->id);
+  if (!view.ok()) return call.fail(session_failure(view.error(), fields->id));
+  call.answer(session_json(*view), 201);
 }
 
 void Api::rollback_session(const Call& call) {

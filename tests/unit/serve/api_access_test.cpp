@@ -92,12 +92,14 @@ TEST(ApiMetrics, AreWellFormedAndCount) {
   counters.by_status[200] = 3;
   site.api().watch(counters);
   site.post("/v1/completions", R"({"max_tokens":5,"prompt":"abc"})");
+  site.post("/v1/completions", R"({"session":"nobody"})");
   const std::string text = site.get("/metrics").body;
   for (const char* line :
        {"tarn_generated_tokens_total 5\n", "tarn_prompt_tokens_total 4\n", "tarn_ready 1\n",
-        "tarn_turns_ended_total{reason=\"length\"} 1\n", "tarn_queue_seconds_count 1\n",
-        "tarn_queue_seconds_bucket{le=\"+Inf\"} 1\n", "tarn_inter_token_seconds_count 4\n",
-        "tarn_http_responses_total{status=\"200\"} 3\n", "tarn_info{version=\"test\"} 1\n"}) {
+        "tarn_turns_refused_total 1\n", "tarn_turns_ended_total{reason=\"length\"} 1\n",
+        "tarn_queue_seconds_count 1\n", "tarn_queue_seconds_bucket{le=\"+Inf\"} 1\n",
+        "tarn_inter_token_seconds_count 4\n", "tarn_http_responses_total{status=\"200\"} 3\n",
+        "tarn_info{version=\"test\"} 1\n"}) {
     EXPECT_NE(text.find(line), std::string::npos) << line;
   }
   // Every sample belongs to the family above it, and no family comes twice.
