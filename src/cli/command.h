@@ -106,6 +106,7 @@ void add_mixers(Command& program, Selection& selection);
 void add_check(Command& program, Selection& selection);
 void add_bench(Command& program, Selection& selection);
 void add_report(Command& program, Selection& selection);
+void add_serve(Command& program, Selection& selection);
 void add_doctor(Command& program, Selection& selection);
 
 }  // namespace tarn::cli

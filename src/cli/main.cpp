@@ -23,14 +23,18 @@ namespace {
 
 std::atomic<bool> cancel_requested{false};
 
-/// The first Ctrl-C asks the command to stop, the second kills the program.
-void on_signal(int) { cancel_requested.store(true); }
+/// The first Ctrl-C or SIGTERM asks the command to stop, a second of either kills the program.
+void on_signal(int) {
+  cancel_requested.store(true);
+  std::signal(SIGINT, SIG_DFL);
+  std::signal(SIGTERM, SIG_DFL);
+}
 
 void install_signal_handlers() {
   struct sigaction action;
   std::memset(&action, 0, sizeof action);
   action.sa_handler = on_signal;
-  action.sa_flags = static_cast<int>(SA_RESETHAND | SA_RESTART);
+  action.sa_flags = SA_RESTART;
   sigaction(SIGINT, &action, nullptr);
   sigaction(SIGTERM, &action, nullptr);
   std::signal(SIGXFSZ, SIG_IGN);  // a file over the allowed size is then a failed write
@@ -88,6 +92,7 @@ void add_commands(Command program, Selection& selection) {
   add_check(program, selection);
   add_bench(program, selection);
   add_report(program, selection);
+  add_serve(program, selection);
   add_doctor(program, selection);
 }
 

@@ -17,7 +17,7 @@ ARROWS = {
     "mixers": "base kernels",
     "model": "base audio kernels mixers",
     "runtime": "base audio kernels mixers model",
-    "serve": "base audio kernels mixers model runtime",
+    "serve": "base audio report kernels mixers model runtime",
     "cli": "base audio data report kernels onednn mixers model runtime serve",
     "train": "base audio data report kernels mixers model runtime",
 }

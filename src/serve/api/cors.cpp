@@ -1,0 +1,63 @@
+#include "serve/api/cors.h"
+
+#include <utility>
+
+namespace tarn::serve::api {
+namespace {
+
+void allow(const std::string& origin, http::Headers* headers) {
+  headers->emplace_back("Access-Control-Allow-Origin", origin);
+  headers->emplace_back("Access-Control-Expose-Headers", "X-Request-Id, Retry-After");
+  headers->emplace_back("Vary", "Origin");
+}
+
+class CorsExchange : public http::Exchange {
+ public:
+  CorsExchange(std::shared_ptr<http::Exchange> inner, std::string origin)
+      : inner_(std::move(inner)), origin_(std::move(origin)) {}
+
+  void send(http::Reply reply) override {
+    allow(origin_, &reply.headers);
+    inner_->send(std::move(reply));
+  }
+  bool start_stream(http::StreamHead head) override {
+    allow(origin_, &head.headers);
+    return inner_->start_stream(std::move(head));
+  }
+  bool write(std::string_view bytes) override { return inner_->write(bytes); }
+  void finish() override { inner_->finish(); }
+  void on_gone(std::function<void()> callback) override { inner_->on_gone(std::move(callback)); }
+  bool gone() const override { return inner_->gone(); }
+
+ private:
+  const std::shared_ptr<http::Exchange> inner_;
+  const std::string origin_;
+};
+
+}  // namespace
+
+bool answer_preflight(const http::Request& request, const std::string& origin,
+                      http::Exchange& exchange) {
+  const std::string* asking = request.header("Origin");
+  const std::string* method = request.header("Access-Control-Request-Method");
+  if (request.method != "OPTIONS" || method == nullptr || asking == nullptr) return false;
+  http::Reply reply;
+  reply.status = 204;
+  reply.content_type.clear();
+  if (*asking == origin) {
+    allow(origin, &reply.headers);
+    reply.headers.emplace_back("Access-Control-Allow-Methods", "GET, POST, DELETE");
+    reply.headers.emplace_back("Access-Control-Max-Age", "600");
+    const std::string* headers = request.header("Access-Control-Request-Headers");
+    if (headers != nullptr) reply.headers.emplace_back("Access-Control-Allow-Headers", *headers);
+  }
+  exchange.send(std::move(reply));
+  return true;
+}
+
+std::shared_ptr<http::Exchange> with_cors(std::shared_ptr<http::Exchange> exchange,
+                                          const std::string& origin) {
+  return std::make_shared<CorsExchange>(std::move(exchange), origin);
+}
+
+}  // namespace tarn::serve::api

@@ -1,0 +1,20 @@
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "serve/http/message.h"
+
+namespace tarn::serve::api {
+
+// One other origin whose pages may call (the fetch standard's CORS). Everything else gets no such header,
+// so that browsers keep the answers from their pages.
+
+/// Answers an OPTIONS request that asks whether `origin` may call; false: it is no such request.
+bool answer_preflight(const http::Request& request, const std::string& origin,
+                      http::Exchange& exchange);
+/// `exchange` with the headers that let pages of `origin` read the answer.
+std::shared_ptr<http::Exchange> with_cors(std::shared_ptr<http::Exchange> exchange,
+                                          const std::string& origin);
+
+}  // namespace tarn::serve::api
