@@ -34,7 +34,7 @@ struct Options {
   std::string host = "127.0.0.1";
   int64_t port = 8080;
   std::string name;
-  std::string store = "memory:";
+  std::string store;
   bool no_flush = false;
   int64_t keep_versions = 4;
   std::string save = "turn";
@@ -47,6 +47,7 @@ struct Options {
   int64_t turn_seconds = 600;
   int64_t max_tokens = 4096;
   int64_t max_running = 256;
+  int64_t prompt_budget = serve::EngineOptions().prompt_budget;
   int64_t queue = 1024;
   int64_t queue_tokens = 1'000'000;
   int64_t memory_mib = 0;
@@ -63,6 +64,34 @@ std::string model_name(const Options& options) {
   const auto path = std::filesystem::path(options.model.folder).lexically_normal();
   const std::string name = (path.has_filename() ? path : path.parent_path()).filename().string();
   return name.empty() || name == "." || name == ".." ? "model" : name;
+}
+
+/// --store, or a database of the model's name where this user's programs keep their state: systemd's
+/// folder for the service, or that of the XDG base directory specification.
+Result<std::string> store_url(const Options& options) {
+  if (!options.store.empty()) return options.store;
+  const auto variable = [](const char* name) {
+    const char* value = std::getenv(name);
+    return std::filesystem::path(value == nullptr ? "" : value);
+  };
+  std::filesystem::path folder = variable("STATE_DIRECTORY");
+  if (folder.empty() && !variable("XDG_STATE_HOME").empty()) {
+    folder = variable("XDG_STATE_HOME") / "tarn";
+  }
+  if (folder.empty() && !variable("HOME").empty()) {
+    folder = variable("HOME") / ".local/state/tarn";
+  }
+  if (!folder.is_absolute()) {
+    return invalid_argument(
+        "got none, and neither STATE_DIRECTORY, XDG_STATE_HOME nor HOME names a folder for it",
+        "--store");
+  }
+  std::error_code failed;
+  std::filesystem::create_directories(folder, failed);
+  if (failed) {
+    return Error{ErrorCode::kIo, "cannot be made: " + failed.message(), folder.string()};
+  }
+  return "sqlite:" + (folder / (model_name(options) + ".db")).string();
 }
 
 Result<std::vector<serve::api::ApiKey>> read_keys(const Options& options) {
@@ -84,6 +113,7 @@ serve::ServiceOptions service_options(const Options& options) {
   serve::ServiceOptions service;
   service.engine.threads = static_cast<int>(options.model.threads);
   service.engine.max_running = options.max_running;
+  service.engine.prompt_budget = options.prompt_budget;
   service.engine.max_queued_requests = options.queue;
   service.engine.max_queued_tokens = options.queue_tokens;
   service.engine.memory_limit_bytes = options.memory_mib * kMiB;
@@ -168,7 +198,8 @@ Status run(const Options& options, Context& context) {
     serve::StoreOptions store_options;
     store_options.sync = !options.no_flush;
     store_options.keep_versions = static_cast<int>(options.keep_versions);
-    TARN_ASSIGN(auto store, serve::open_store(options.store, store_options));
+    TARN_ASSIGN(const std::string url, store_url(options));
+    TARN_ASSIGN(auto store, serve::open_store(url, store_options));
     TARN_ASSIGN(service,
                 serve::SessionService::create(model, service_options(options), std::move(store)));
   }
@@ -216,6 +247,8 @@ void add_limits(Command& command, Options& options) {
                   "time of a whole turn, waiting included; 0: no limit (default: 600)");
   command.integer("--max-running", options.max_running, 1, 65'536,
                   "turns that compute together (default: 256)");
+  command.integer("--prompt-budget", options.prompt_budget, 1, 1'000'000,
+                  "prompt tokens read between two steps of running turns (default: 32)");
   command.integer("--queue", options.queue, 1, 1'000'000, "turns that may wait (default: 1024)");
   command.integer("--queue-tokens", options.queue_tokens, 1, 1'000'000'000,
                   "tokens of their prompts, and of any one prompt (default: 1000000)");
@@ -246,7 +279,7 @@ void add_serve(Command& program, Selection& selection) {
   command.text("--name", options->name, "NAME", "of the model (default: its folder's)");
   command.text("--store", options->store, "URL",
                "where sessions are kept: memory:, dir:/path, sqlite:/path/file.db, postgresql://…, "
-               "redis://… (default: memory:)");
+               "redis://… (default: sqlite: in the user's folder for state)");
   command.flag("--no-flush", options->no_flush, "dir and sqlite do not wait for the disk");
   command.integer("--keep-versions", options->keep_versions, 1, 1000,
                   "versions of a session that can be rolled back to (default: 4)");

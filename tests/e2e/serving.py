@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import subprocess
+import tempfile
 import time
 
 
@@ -30,7 +31,9 @@ class Server:
 
     def __init__(self, suite, model, *options, before=None, **environment):
         command = [suite.tarn, "serve", model, "--port", "0", "--threads", "1", "--json", *options]
-        clean = {k: v for k, v in os.environ.items() if k != "TARN_API_KEY"}
+        clean = {k: v for k, v in os.environ.items() if k not in ("TARN_API_KEY", "STATE_DIRECTORY")}
+        # Without --store, sessions of its own.
+        clean["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="state-", dir=suite.folder)
         self.process = subprocess.Popen([str(word) for word in command], stdout=subprocess.PIPE,
                                         stderr=subprocess.PIPE, text=True, cwd=suite.folder,
                                         env=clean | environment, preexec_fn=before)

@@ -302,14 +302,29 @@ def check_drain(suite, model):
         connection.close()
 
 
+def check_default_store(suite, model):
+    """Without --store sessions outlive the process in a database of the user's."""
+    home = suite.folder / "state"
+    for environment, file in (({"XDG_STATE_HOME": str(home / "xdg")}, "xdg/tarn/tiny-rwkv7.db"),
+                              ({"STATE_DIRECTORY": str(home / "unit")}, "unit/tiny-rwkv7.db")):
+        with Server(suite, model, **environment) as server:
+            suite.expect(server.start["durability"] == "power", f"default store: {server.start}")
+            made = server.post("/v1/sessions", {"id": "kept"})
+            suite.expect(made.status in (200, 201), f"default store: {made}")
+            suite.expect(server.stop() == 0, "default store: exit status")
+        suite.expect((home / file).exists(), f"default store: no {file}")
+        with Server(suite, model, **environment) as server:
+            suite.expect(server.get("/v1/sessions/kept").status == 200, "default store: lost")
+
+
 def check_usage(suite, model):
     suite.refuse("no model", "serve", "nowhere", says=["nowhere"])
     suite.refuse("bad store", "serve", model, "--store", "ftp://x", says=["memory:"])
-    suite.refuse("bad host", "serve", model, "--host", "example.com", says=["example.com"])
+    suite.refuse("bad host", "serve", model, "--store", "memory:", "--host", "example.com", says=["example.com"])
     suite.refuse("no keys", "serve", model, "--api-key-file", suite.write("none", "# none\n"),
                  says=["no key"])
     with Server(suite, model) as server:
-        taken = suite.run("serve", model, "--port", server.port)
+        taken = suite.run("serve", model, "--store", "memory:", "--port", server.port)
         suite.expect(taken.returncode == 1 and str(server.port) in taken.stderr,
                      f"a port in use: {taken.returncode} {taken.stderr!r}")
 
@@ -327,6 +342,7 @@ def main():
     check_restarts(suite, model, wanted)
     check_two_servers(suite, model, wanted)
     check_full_store(suite, model)
+    check_default_store(suite, model)
     check_keys(suite, model)
     check_pictures(suite)
     check_drain(suite, model)
