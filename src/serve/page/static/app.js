@@ -7,6 +7,7 @@ import {startSessions} from './sessions.js';
 import {startWriting} from './write.js';
 
 const kinds = {image: 'image', bytes: 'text', tokens: 'text'};  // by the model's modality
+const inputs = {image: 'pixels', bytes: 'bytes of text', tokens: 'token numbers', frames: 'frames of speech'};
 const survives = {
   memory: 'saved turns last as long as the store\'s process',
   process: 'saved turns outlive this program, also when it is killed',
@@ -21,7 +22,7 @@ function show(model) {
   document.title = `${model.id} – Tarn`;
   const stored = survives[facts.durability] ?? facts.durability;
   say($('#model-line'), `${model.id}: ${counted(facts.parameters, 'parameter', 'parameters')}, over ${
-      facts.modality}; sessions: ${stored}.`);
+      inputs[facts.modality] ?? facts.modality}; ${stored}.`);
   if (kind === 'image') startPictures(facts.image);
   if (kind === 'text') startWriting(facts.modality === 'tokens');
   if (kind === undefined) showError($('#page-error'), new Error('This model draws nothing; its sessions and the server\'s figures are below.'));

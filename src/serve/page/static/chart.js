@@ -31,7 +31,7 @@ export class Chart {
       return el('li', {}, sample, name);
     }));
     this.title = title;
-    this.figure = el('figure', {}, el('figcaption', {}, title), legend, this.image, this.summary);
+    this.figure = el('figure', {'aria-label': title}, el('figcaption', {}, title), legend, this.image, this.summary);
     parent.append(this.figure);
   }
 

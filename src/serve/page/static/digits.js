@@ -10,7 +10,7 @@ import {sampler} from './settings.js';
 /** Streams an answer into pictures and says how fast it came; returns the answer's "tarn". */
 async function draw(body, pictures, section, signal) {
   const pace = Number($('#pace').value);
-  const note = $('.note:not([id])', section);
+  const note = $('.result', section);
   const begin = performance.now();
   let drawn = 0;
   let tarn = null;

@@ -159,7 +159,7 @@ function makeCard(first) {
     say(facts.State.value, bytes(session.state_bytes));
     say(facts.Stored.value, bytes(session.payload_bytes));
     say(facts['Last use'].value, moment(session.last_use_at));
-    const where = session.resident ? 'in memory' : 'paused';
+    const where = session.resident ? 'in memory' : 'paused, in the store';
     say(facts.Where.value, where + (session.in_use ? ', in use' : '') + (session.unsaved ? ', unsaved' : ''));
     say(rest.firstChild, session.resident ? 'Pause' : 'Resume');
     showVersions(versions, session);

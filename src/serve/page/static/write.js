@@ -43,6 +43,22 @@ function render() {
   $('#start-over').hidden = session !== null;
 }
 
+/** Adds text to an element once per frame at most: models are faster than layouts. */
+function appender(element) {
+  const node = element.appendChild(document.createTextNode(''));
+  let waiting = '';
+  return (text) => {
+    if (waiting === '') {
+      requestAnimationFrame(() => {
+        node.appendData(waiting);
+        waiting = '';
+        transcript.scrollTop = transcript.scrollHeight;
+      });
+    }
+    waiting += text;
+  };
+}
+
 /** The request of a turn: where it goes, and what. */
 function turn(message, session, before, numbers) {
   const shared = {...textSettings(), ...(session ? {session: session.id, if_seq: session.seq} : {})};
@@ -69,8 +85,7 @@ async function run(signal, numbers) {
   const kept = mode();
   running = [...before, ...(message ? [{who: 'you', text: message}] : []), answer];
   render();
-  const node = transcript.lastElementChild.lastChild.nodeType === Node.TEXT_NODE
-      ? transcript.lastElementChild.lastChild : transcript.lastElementChild.appendChild(document.createTextNode(''));
+  const append = appender(transcript.lastElementChild);
   const begin = performance.now();
   let tokens = 0;
   let finish = null;
@@ -80,8 +95,7 @@ async function run(signal, numbers) {
       const choice = event.choices[0];
       const piece = choice?.text ?? choice?.delta?.content ?? '';
       answer.text += piece;
-      node.appendData(piece);
-      transcript.scrollTop = transcript.scrollHeight;
+      if (piece !== '') append(piece);
       finish = choice?.finish_reason ?? finish;
       if (event.usage) tokens = event.usage.completion_tokens;
       tarn = event.tarn ?? tarn;
