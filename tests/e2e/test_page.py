@@ -232,7 +232,10 @@ def check_text_session(suite, visit):
     page.reload()
     page.wait_for_selector("li.session")
     page.select_option("#session", "story")
-    page.wait_for_selector(f"#transcript:has-text('This session holds {count} tokens')")
+    page.wait_for_selector(f"#transcript:has-text('This session held {count} tokens')")
+    said = complete(visit, " more")
+    suite.expect(len(said) == 2 and said[0] == " more", f"after the reload: {said}")
+    page.wait_for_selector(f"#transcript:has-text('This session held {count} tokens')")
 
 
 def check_inert(suite, visit):
@@ -308,17 +311,14 @@ def check_keyboard(suite, visit):
     visit.said("1 picture is drawn")
 
     def button(label):
-        return page.evaluate("""label => {
-            const all = [...document.querySelectorAll("li[data-id=keys] button")];
-            return 'li[data-id=keys] button:nth-of-type(' +
-                (1 + all.findIndex(node => node.textContent.startsWith(label))) + ')'; }""", label)
-    for label, words in (("Pause", "Session keys is paused"), ("Resume", "Session keys is resumed"),
+        return f"li[data-id=keys] button[data-action='{label}']"
+    for label, words in (("Pause", "Session keys is paused"), ("Pause", "Session keys is resumed"),
                          ("Fork", "Forked version"), ("Roll back", "Session keys is what it was")):
-        if label != "Resume":  # the focus stays where it was
+        if words != "Session keys is resumed":  # the focus stays where it was
             visit.tab_to(button(label))
         page.keyboard.press("Enter")
         visit.said(words)
-    visit.tab_to(button("Delete"))
+    visit.tab_to(button("Delete"), back=True)
     page.keyboard.press("Enter")
     visit.tab_to("dialog button[value=yes]")
     page.keyboard.press("Enter")
@@ -371,7 +371,7 @@ def show(visit, kind):
         visit.said("4 pictures are drawn")
     else:
         page.fill("#max_tokens", "300")
-        page.select_option("#session", index=1)
+        visit.new_session(f"tale-{visit.server.metric('tarn_generated_tokens_total'):.0f}")
         page.fill("#prompt", "Once upon a time")
         page.click("#write-form .main")
         visit.said("The model wrote")
@@ -387,7 +387,7 @@ def look(suite, browser, server, kind, folder):
                 page = show(visit, kind)
                 check_access(suite, visit, f"{kind}, {width}, {scheme}")
                 if folder:
-                    page.evaluate("() => document.activeElement.blur()")
+                    page.evaluate("() => { document.activeElement.blur(); scrollTo(0, 0); }")
                     page.screenshot(path=folder / f"page-{kind}-{width}-{scheme}.png",
                                     full_page=width == "desktop")
 

@@ -32,7 +32,7 @@ async function draw(body, pictures, section, signal) {
     throw error;
   }
   const seconds = (performance.now() - begin) / 1000;
-  say(note, `${count(drawn)} values in ${amount(seconds)} s, as this browser measured: ${
+  say(note, `${count(drawn)} pixel values in ${amount(seconds)} s, as this browser measured: ${
       amount(drawn / seconds)} a second.`);
   announce(`${counted(pictures.length, 'picture is', 'pictures are')} drawn.`);
   return tarn;
@@ -48,9 +48,9 @@ function newPictures(shape, number, gallery) {
 function pictureOf(session, shape) {
   const values = shape.width * shape.channels;
   const picture = new Picture(shape, session.id);
-  const pixels = contents.of(session);
-  if (pixels) picture.pixels.set(pixels);
-  else picture.unknown = Math.floor(session.token_count / values);
+  const seen = contents.of(session) ?? {unknown: Math.floor(session.token_count / values)};
+  if (seen.pixels) picture.pixels.set(seen.pixels);
+  picture.unknown = seen.unknown;
   picture.known = Math.min(Math.floor(session.token_count / shape.channels), shape.width * shape.height);
   picture.jump();
   return picture;
@@ -65,7 +65,8 @@ async function drawInSession(session, shape, section, signal) {
   if (left <= 0) throw new Error('This session\'s picture is complete: roll it back, fork an earlier version, or take another.');
   const rows = Math.min(Number($('#digits-rows').value), left);
   const tarn = await draw({session: session.id, if_seq: session.seq, rows}, [picture], section, signal);
-  if (picture.unknown === 0) contents.put(session.id, tarn.seq, tarn.token_count, picture.pixels.slice());
+  contents.put(session.id, tarn.seq, tarn.token_count,
+               {pixels: picture.pixels.slice(), unknown: picture.unknown});
   await sessions.refresh();
 }
 

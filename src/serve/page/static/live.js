@@ -4,7 +4,7 @@ import {Chart, roundUp} from './chart.js';
 import {$, amount, bytes, count, counted, say} from './dom.js';
 import {sessions} from './sessions.js';
 
-const window_ = 60;  // seconds that the charts over time show
+const shownSeconds = 60;  // seconds that the charts over time show
 const pollMs = 1000;
 const patientMs = 5000;  // between tries to reach a server that does not answer
 
@@ -45,7 +45,7 @@ function makeCharts(model) {
                                     axis: 'tokens', writeX: count, writeY: bytes});
   return () => {
     const now = history.at(-1).time;
-    const xRange = [now - window_, now];
+    const xRange = [now - shownSeconds, now];
     const drawn = rates('tarn_generated_tokens_total');
     const read = rates('tarn_prompt_tokens_total');
     speed.draw({lines: [drawn, read], xRange, yMax: yMax([drawn, read], 10),
@@ -91,7 +91,7 @@ export function startLive(model, onState) {
         await sessions.refresh();
         const resident = sessions.all.filter((session) => session.resident).length;
         history.push({time: performance.now() / 1000, metrics, sessions: sessions.all.length, resident});
-        while (history[0].time < history.at(-1).time - window_ - 2) history.shift();
+        while (history[0].time < history.at(-1).time - shownSeconds - 2) history.shift();
         draw();
         onState(null, metrics);
       } catch (error) {

@@ -84,7 +84,7 @@ function choose(id) {
 
 /** A button that says more to a screen reader than it has room to show. */
 function button(label, session, action) {
-  const node = el('button', {type: 'button'}, label, el('span', {className: 'hidden-text'}, ` ${session.id}`));
+  const node = el('button', {type: 'button', 'data-action': label}, label, el('span', {className: 'hidden-text'}, ` ${session.id}`));
   node.addEventListener('click', async () => {
     if (node.getAttribute('aria-disabled')) return;
     node.setAttribute('aria-disabled', 'true');
@@ -151,7 +151,8 @@ function makeCard(first) {
   card.item = el('li', {className: 'session', 'data-id': id},
       el('h3', {}, id),
       el('dl', {}, ...Object.values(facts).map((entry) => entry.row)),
-      el('div', {className: 'fields'}, use, rest, label, fork, rollback, remove));
+      el('div', {className: 'fields'}, use, rest, remove),
+      el('div', {className: 'fields'}, label, fork, rollback));
   card.update = (session) => {
     card.session = session;
     say(facts.Tokens.value, count(session.token_count));

@@ -10,8 +10,8 @@ const transcript = $('#transcript');
 const prompt = $('#prompt');
 const longestSpoken = 400;  // characters of an answer that are read out
 
-// What stands in the transcript: pieces {who: 'you' | 'model', text}. Without a session there is one
-// for each mode; a session's is what this page has seen of it.
+// What stands in the transcript: pieces {who: 'you' | 'model', text}, and {unseen: tokens} for what
+// this page has not seen. Without a session there is one transcript for each mode.
 const loose = {complete: [], chat: []};
 let running = null;  // the pieces of the turn that runs
 
@@ -20,20 +20,21 @@ const mode = () => $('#write-form').elements.mode.value;
 function pieces() {
   if (running) return running;
   const session = sessions.chosen;
-  return session ? contents.of(session) ?? [] : loose[mode()];
+  if (!session) return loose[mode()];
+  return contents.of(session) ?? (session.token_count > 0 ? [{unseen: session.token_count}] : []);
 }
 
 function render() {
   const chat = mode() === 'chat';
   const session = sessions.chosen;
-  const nodes = pieces().map(({who, text}) => {
+  const nodes = pieces().map(({who, text, unseen}) => {
+    if (unseen) {
+      return el('p', {className: 'note'}, `This session held ${counted(unseen, 'token', 'tokens')
+      } before. The server keeps its state, not its text, which this page has not seen.`);
+    }
     const name = el('span', {className: chat ? 'who' : 'hidden-text'}, who === 'you' ? 'You: ' : 'Model: ');
     return el(chat ? 'p' : 'span', {className: `piece ${who}`}, name, text);
   });
-  if (session && !running && session.token_count > 0 && !contents.of(session)) {
-    nodes.unshift(el('p', {className: 'note'}, `This session holds ${
-        counted(session.token_count, 'token', 'tokens')}. The server keeps its state, not its text, which this page has not seen.`));
-  }
   if (nodes.length === 0) nodes.push(el('p', {className: 'note'}, 'Nothing yet.'));
   transcript.replaceChildren(...nodes);
   transcript.classList.toggle('chat', chat);
@@ -77,8 +78,6 @@ async function run(signal, numbers) {
   const message = prompt.value;
   const chat = mode() === 'chat';
   const before = session || chat ? pieces() : [];
-  const isNew = !session || session.token_count === 0;
-  const seenAll = isNew || contents.of(session) !== undefined;
   if (chat && message === '') throw new Error('There is no message yet.');
   const {path, body} = turn(message, session, before, numbers);
   const answer = {who: 'model', text: ''};
@@ -102,7 +101,7 @@ async function run(signal, numbers) {
     }
     if (chat || session) prompt.value = '';
     ended({answer, tokens, finish, seconds: (performance.now() - begin) / 1000});
-    if (session && seenAll) contents.put(session.id, tarn.seq, tarn.token_count, running);
+    if (session) contents.put(session.id, tarn.seq, tarn.token_count, running);
   } catch (error) {
     stopped(signal, session);
     throw error;
