@@ -42,7 +42,7 @@ test-debug test-asan test-tsan test-clang: test-%:  ## the fast tests of another
 
 test-page: build  ## the page of `tarn serve` in Chromium; playwright goes into build/page-venv
 	test -x build/page-venv/bin/python || python3 -m venv build/page-venv
-	build/page-venv/bin/pip install --quiet playwright axe-playwright-python
+	build/page-venv/bin/pip install --quiet playwright axe-playwright-python pillow
 	python3 tests/e2e/test_page.py --source . --build build/release $(if $(SCREENSHOTS),--screenshots $(SCREENSHOTS))
 
 kill-test: build  ## kill a process that saves sessions 500 times per store and count what is lost

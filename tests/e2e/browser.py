@@ -129,6 +129,19 @@ class Visit:
         return False
 
 
+def screenshot(page, path, whole):
+    """A PNG file of the page; of few colours where Pillow is there to choose them."""
+    page.evaluate("""() => {
+        document.activeElement.blur();
+        scrollTo({top: 0, behavior: 'instant'}); }""")
+    page.screenshot(path=path, full_page=whole)
+    with contextlib.suppress(ImportError):
+        from PIL import Image  # pylint: disable=import-outside-toplevel
+        with Image.open(path) as image:
+            few = image.convert("RGB").quantize(48, dither=Image.Dither.NONE)
+        few.save(path, optimize=True)
+
+
 def unnamed(page):
     """Roles of what the accessibility tree holds for people to use and gives no name."""
     used = {"button", "link", "textbox", "combobox", "spinbutton", "slider", "radio", "checkbox",

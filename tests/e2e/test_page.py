@@ -7,7 +7,7 @@ import pathlib
 import sys
 
 import e2e
-from browser import Visit, axe_violations, need_browser, unnamed
+from browser import Visit, axe_violations, need_browser, screenshot, unnamed
 from serving import Server
 
 TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
@@ -125,7 +125,7 @@ def check_picture_session(suite, visit):
     suite.expect(not server.get("/v1/sessions/half").json()["resident"], "not paused")
     suite.expect("paused" in visit.fact("half", "Where"), "the card does not say that it is paused")
     visit.press("half", "Resume")
-    visit.said("Session half is resumed")
+    visit.said("Session half is resumed: in memory, with 0 tokens computed again")
     suite.expect(server.get("/v1/sessions/half").json()["resident"], "not resumed")
     page.click("#digits-form .main")
     visit.said("1 picture is drawn")
@@ -222,15 +222,28 @@ def check_text_session(suite, visit):
     suite.expect(transcript(page) == first, f"rolled back: {transcript(page)}")
     count = server.get("/v1/sessions/story").json()["token_count"]
     suite.expect(0 < count < tokens, f"rolled back to {count} tokens")
+
+    # An answer that was cut off is ended before the next message.
+    bodies = []
+    page.on("request", lambda request: bodies.append(json.loads(request.post_data))
+            if request.url.endswith("/chat/completions") else None)
+    page.check("input[value=chat]")
+    said = complete(visit, "Hi")
+    suite.expect(said[:2] == first and said[2] == "Hi", f"chat in the session: {said}")
+    suite.expect(bodies[0]["messages"] == [{"role": "assistant", "content": ""},
+                                           {"role": "user", "content": "Hi"}], f"{bodies}")
+    page.check("input[value=complete]")
+    shown, count = transcript(page), server.get("/v1/sessions/story").json()["token_count"]
     page.fill("#max_tokens", "1000000")
     page.click("#write-form .main")
     suite.expect(server.wait_for("tarn_turns_running", 1) is not None, "no turn runs")
     page.click("#write-form .stop")
     visit.said("Stopped: the session is what it was")
     page.wait_for_selector("#write-form .stop:disabled")
-    suite.expect(transcript(page) == first, "the stopped turn is still shown")
+    suite.expect(transcript(page) == shown, "the stopped turn is still shown")
     page.reload()
     page.wait_for_selector("li.session")
+    page.fill("#max_tokens", "12")
     page.select_option("#session", "story")
     page.wait_for_selector(f"#transcript:has-text('This session held {count} tokens')")
     said = complete(visit, " more")
@@ -266,6 +279,18 @@ def check_inert(suite, visit):
     page.route("**/v1/completions", lambda route: route.abort())
     page.click("#write-form .main")
     page.wait_for_selector("#write .error:has-text('The server cannot be reached.')")
+
+
+def check_growing(suite, visit):
+    """The page does not call a cache that grows a state of fixed size."""
+    page = visit.open()
+    visit.new_session("s")
+    page.fill("#digits-rows", "14")
+    page.click("#digits-form .main")
+    visit.said("1 picture is drawn")
+    page.wait_for_selector("#charts .summary:has-text('The longest session: 1.61 MB.')")
+    suite.expect(page.locator("#charts .summary:has-text('at any length')").count() == 0,
+                 "a cache is called a state of fixed size")
 
 
 def check_key(suite, visit):
@@ -387,9 +412,8 @@ def look(suite, browser, server, kind, folder):
                 page = show(visit, kind)
                 check_access(suite, visit, f"{kind}, {width}, {scheme}")
                 if folder:
-                    page.evaluate("() => { document.activeElement.blur(); scrollTo(0, 0); }")
-                    page.screenshot(path=folder / f"page-{kind}-{width}-{scheme}.png",
-                                    full_page=width == "desktop")
+                    screenshot(page, folder / f"page-{kind}-{width}-{scheme}.png",
+                               width == "desktop")
 
 
 def main():
@@ -427,6 +451,9 @@ def main():
             with Visit(suite, browser, server) as visit:
                 check_inert(suite, visit)
             look(suite, browser, server, "text", folder)
+        with Server(suite, suite.source / "models/mnist-softmax") as server:
+            with Visit(suite, browser, server) as visit:
+                check_growing(suite, visit)
         with Server(suite, digits, TARN_API_KEY="secret") as server:
             with Visit(suite, browser, server) as visit:
                 check_key(suite, visit)

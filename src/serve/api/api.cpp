@@ -232,6 +232,10 @@ Json Api::model_json() const {
                                            [](const model::LayerConfig& layer) {
                                              return mixers::has_operator(*layer.mixer);
                                            }));
+  facts.set("bounded_state", std::all_of(config.layers.begin(), config.layers.end(),
+                                         [](const model::LayerConfig& layer) {
+                                           return layer.mixer->bounded_state;
+                                         }));
   facts.set("fingerprint", fmt::format("{:016x}", model.fingerprint()));
   facts.set("chat", config.modality == model::Modality::kBytes);
   if (config.modality == model::Modality::kImage) {

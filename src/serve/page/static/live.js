@@ -67,14 +67,15 @@ function drawMemory(chart, model) {
     chart.draw({lines: [[], []], xRange: [0, 1000], yMax: 1000, summary: 'There is no session to show.'});
     return;
   }
+  const points = sessions.all.map((session) => [session.token_count, session.state_bytes]).sort((a, b) => a[0] - b[0]);
   const state = longest.state_bytes;
   const end = model.max_tokens ?? roundUp(Math.max(longest.token_count, 100));
-  const lines = [[[0, state], [end, state]], [[0, 0], [end, cacheBytes(model, end)]]];
+  const flat = [[0, state], [end, state]];
+  const lines = [model.bounded_state ? flat : points, [[0, 0], [end, cacheBytes(model, end)]]];
   const tokens = longest.token_count;
-  const words = `Every session: ${bytes(state)}, at any length. The longest has ${
-      counted(tokens, 'token', 'tokens')}, for which a softmax model of this size would keep ${bytes(cacheBytes(model, tokens))}.`;
-  chart.draw({lines, marks: sessions.all.map((session) => [session.token_count, session.state_bytes]),
-              xRange: [0, end], yMax: yMax(lines, 1), summary: words});
+  const words = (model.bounded_state ? `Every session: ${bytes(state)}, at any length. ` : `The longest session: ${bytes(state)}. `) +
+      `The longest has ${counted(tokens, 'token', 'tokens')}, for which a softmax model of this size would keep ${bytes(cacheBytes(model, tokens))}.`;
+  chart.draw({lines, marks: points, xRange: [0, end], yMax: yMax(lines, 1), summary: words});
 }
 
 /** Polls for as long as the page can be seen. `onState(error)` after each try, null when it went well. */

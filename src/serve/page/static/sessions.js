@@ -121,8 +121,9 @@ function makeCard(first) {
   });
   const rest = button('Pause', first, async () => {
     const pause = card.session.resident;
-    await act(pause ? 'pause' : 'resume');
-    announce(`Session ${id} is ${pause ? 'paused: saved, and out of memory' : 'resumed: in memory'}.`);
+    const session = await act(pause ? 'pause' : 'resume');
+    announce(`Session ${id} is ${pause ? 'paused: saved, and out of memory'
+        : `resumed: in memory, with ${counted(session.tokens_recomputed, 'token', 'tokens')} computed again`}.`);
     await refresh();
   });
   const fork = button('Fork', first, async () => {

@@ -67,8 +67,10 @@ function turn(message, session, before, numbers) {
     const text = numbers ? message.split(/[\s,]+/).filter(Boolean).map(Number) : message;
     return {path: '/v1/completions', body: {...shared, prompt: text}};
   }
-  // A session has the earlier messages in its state.
-  const messages = (session ? [] : before).filter(({text}) => text !== '')
+  // A session has the earlier messages in its state. An answer that was cut off is still open there:
+  // an empty message of the assistant ends it.
+  const open = session && before.at(-1)?.open ? [{who: 'model', text: ''}] : [];
+  const messages = (session ? open : before.filter(({text}) => text !== ''))
       .map(({who, text}) => ({role: who === 'you' ? 'user' : 'assistant', content: text}));
   return {path: '/v1/chat/completions', body: {...shared, messages: [...messages, {role: 'user', content: message}]}};
 }
@@ -99,6 +101,7 @@ async function run(signal, numbers) {
       if (event.usage) tokens = event.usage.completion_tokens;
       tarn = event.tarn ?? tarn;
     }
+    answer.open = finish === 'length';
     if (chat || session) prompt.value = '';
     ended({answer, tokens, finish, seconds: (performance.now() - begin) / 1000});
     if (session) contents.put(session.id, tarn.seq, tarn.token_count, running);
