@@ -138,7 +138,8 @@ def screenshot(page, path, whole):
     with contextlib.suppress(ImportError):
         from PIL import Image  # pylint: disable=import-outside-toplevel
         with Image.open(path) as image:
-            few = image.convert("RGB").quantize(48, dither=Image.Dither.NONE)
+            few = image.convert("RGB").quantize(
+                96, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
         few.save(path, optimize=True)
 
 

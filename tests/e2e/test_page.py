@@ -158,7 +158,8 @@ def check_picture_session(suite, visit):
     suite.expect(server.get(f"/v1/sessions/{fork}").status == 404, "not deleted")
     suite.expect(page.locator("li.session").count() == 1, "the card of a deleted session")
     # 2 · 4 layers · 128 channels · 4 bytes · 392 tokens.
-    page.wait_for_selector("#charts .summary:has-text('The longest has 392 tokens'):has-text('1.61 MB')")
+    page.wait_for_selector("#charts .summary:has-text('67.8 kB, at any length')"
+                           ":has-text('392 tokens'):has-text('1.61 MB')")
 
 
 def transcript(page):
@@ -288,7 +289,7 @@ def check_growing(suite, visit):
     page.fill("#digits-rows", "14")
     page.click("#digits-form .main")
     visit.said("1 picture is drawn")
-    page.wait_for_selector("#charts .summary:has-text('The longest session: 1.61 MB.')")
+    page.wait_for_selector("#charts .summary:has-text('The longest session takes 1.61 MB.')")
     suite.expect(page.locator("#charts .summary:has-text('at any length')").count() == 0,
                  "a cache is called a state of fixed size")
 

@@ -73,7 +73,7 @@ function drawMemory(chart, model) {
   const flat = [[0, state], [end, state]];
   const lines = [model.bounded_state ? flat : points, [[0, 0], [end, cacheBytes(model, end)]]];
   const tokens = longest.token_count;
-  const words = (model.bounded_state ? `Every session: ${bytes(state)}, at any length. ` : `The longest session: ${bytes(state)}. `) +
+  const words = (model.bounded_state ? `Every session: ${bytes(state)}, at any length. ` : `The longest session takes ${bytes(state)}. `) +
       `The longest has ${counted(tokens, 'token', 'tokens')}, for which a softmax model of this size would keep ${bytes(cacheBytes(model, tokens))}.`;
   chart.draw({lines, marks: points, xRange: [0, end], yMax: yMax(lines, 1), summary: words});
 }

@@ -111,7 +111,7 @@ async function run(signal, numbers) {
   } finally {
     if (!session) loose[kept] = answer.text ? running : before;
     running = null;
-    if (session) await sessions.refresh();
+    if (session) await sessions.refresh().catch(() => {});  // the line at the top says so
     render();
   }
 }
