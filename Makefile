@@ -13,7 +13,7 @@ SOURCES = git ls-files -z -- 'src/*.h' 'src/*.cpp' 'tests/*.h' 'tests/*.cpp' 'be
 CLANG_FORMAT := $(firstword $(shell command -v clang-format-14 clang-format) clang-format)
 CLANG_TIDY := $(firstword $(shell command -v clang-tidy-14 clang-tidy) clang-tidy)
 
-.PHONY: help setup build demo test test-debug test-asan test-tsan test-clang test-slow kill-test \
+.PHONY: help setup build demo test test-debug test-asan test-tsan test-clang test-slow test-page kill-test \
         fuzz fuzz-smoke bench bench-peers bench-compare lint format format-check clean
 
 help:  ## this list
@@ -39,6 +39,11 @@ test-debug test-asan test-tsan test-clang: test-%:  ## the fast tests of another
 	cmake --preset $* $(if $(filter debug,$*),$(TRAIN_FLAG))
 	cmake --build --preset $*
 	@./scripts/run_tests.py $* --label fast --jobs $(JOBS)
+
+test-page: build  ## the page of `tarn serve` in Chromium; playwright goes into build/page-venv
+	test -x build/page-venv/bin/python || python3 -m venv build/page-venv
+	build/page-venv/bin/pip install --quiet playwright axe-playwright-python pillow
+	python3 tests/e2e/test_page.py --source . --build build/release $(if $(SCREENSHOTS),--screenshots $(SCREENSHOTS))
 
 kill-test: build  ## kill a process that saves sessions 500 times per store and count what is lost
 	python3 tests/e2e/test_kill_slow.py --source . --build build/release

@@ -12,6 +12,7 @@
 #include "serve/api/image_answer.h"
 #include "serve/api/metrics_text.h"
 #include "serve/api/turn_group.h"
+#include "serve/page/page.h"
 
 namespace tarn::serve::api {
 namespace {
@@ -104,6 +105,9 @@ std::string Api::client(const http::Request& request) const {
 }
 
 void Api::handle(const http::Request& request, const std::shared_ptr<http::Exchange>& exchange) {
+  if (const page::File* file = page::find(request.path)) {
+    return exchange->send(page::answer(*file, request));
+  }
   Call call{request, exchange, {}, {}};
   if (!options_.cors_origin.empty()) {
     if (answer_preflight(request, options_.cors_origin, *exchange)) return;
@@ -223,6 +227,15 @@ Json Api::model_json() const {
   facts.set("vocabulary", config.vocabulary);
   facts.set("max_tokens", config.max_tokens > 0 ? Json(config.max_tokens) : Json());
   facts.set("parameters", model.parameter_count());
+  facts.set("model_dim", config.model_dim);
+  facts.set("mixing_layers", std::count_if(config.layers.begin(), config.layers.end(),
+                                           [](const model::LayerConfig& layer) {
+                                             return mixers::has_operator(*layer.mixer);
+                                           }));
+  facts.set("bounded_state", std::all_of(config.layers.begin(), config.layers.end(),
+                                         [](const model::LayerConfig& layer) {
+                                           return layer.mixer->bounded_state;
+                                         }));
   facts.set("fingerprint", fmt::format("{:016x}", model.fingerprint()));
   facts.set("chat", config.modality == model::Modality::kBytes);
   if (config.modality == model::Modality::kImage) {

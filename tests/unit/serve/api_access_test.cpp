@@ -34,7 +34,7 @@ TEST(ApiAccess, WantsAKeyForAllButHealth) {
   ApiOptions options;
   options.keys = {{"alice", "sesame"}, {"bob", "open"}};
   Site site(text_model(), options);
-  for (const char* path : {"/v1/models", "/metrics", "/v1/sessions", "/nowhere", "/"}) {
+  for (const char* path : {"/v1/models", "/metrics", "/v1/sessions", "/nowhere", "/page/"}) {
     const Answered answer = site.get(path);
     EXPECT_EQ(answer.status, 401) << path;
     EXPECT_EQ(answer.at("error.code"), Json("invalid_api_key"));
@@ -42,6 +42,7 @@ TEST(ApiAccess, WantsAKeyForAllButHealth) {
   }
   EXPECT_EQ(site.get("/livez").status, 200);
   EXPECT_EQ(site.get("/readyz").status, 200);
+  EXPECT_EQ(site.send(site.request("GET", "/")).status, 200);  // it asks for the key
   const http::Request models = site.request("GET", "/v1/models");
   for (const char* value : {"Bearer sesam", "Bearer sesame2", "Bearer SESAME", "sesame",
                             "Basic sesame", "Bearer ", "Bearer", ""}) {
