@@ -23,6 +23,8 @@ function show(model) {
   const stored = survives[facts.durability] ?? facts.durability;
   say($('#model-line'), `${model.id}: ${counted(facts.parameters, 'parameter', 'parameters')}, over ${
       inputs[facts.modality] ?? facts.modality}; ${stored}.`);
+  say($('#state-kind'), facts.bounded_state ? 'A session\'s memory is a state of fixed size.'
+      : 'A session\'s memory grows with every token of this model.');
   if (kind === 'image') startPictures(facts.image);
   if (kind === 'text') startWriting(facts.modality === 'tokens');
   if (kind === undefined) showError($('#page-error'), new Error('This model draws nothing; its sessions and the server\'s figures are below.'));
