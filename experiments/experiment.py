@@ -198,7 +198,7 @@ class Report:
     figures), reading (how to read ours)."""
 
     def __init__(self, here, out):
-        self.out, self.claim = out, read_json(here / "claim.json")
+        self.here, self.out, self.claim = here, out, read_json(here / "claim.json")
         self.lines, self.tables, self.charts, self.pictures = [], [], [], []
         self.verdict = {"verdict": VERDICTS[-1], "ours": ""}
         (out / "results").mkdir(parents=True, exist_ok=True)
@@ -232,10 +232,16 @@ class Report:
         if (self.out / file).exists():
             self.pictures.append({"file": file, "alt": alt, "caption": caption})
 
-    def conclude(self, verdict, ours):
-        """`ours`: the figures that decide, as one sentence."""
-        assert verdict in VERDICTS
-        self.verdict = {"verdict": verdict, "ours": ours}
+    def judge(self, claims, more=""):
+        """The verdict from the parts of the pass rule. `claims`: [(figures in words, whether it held; None:
+        not measured)]; `more`: figures that decide nothing, in words."""
+        held = [good for _, good in claims]
+        if not any(good is not None for good in held):
+            return
+        verdict = VERDICTS[0 if all(held) else 1 if any(held) or None in held else 2]
+        parts = [f"{words} ({'not measured yet' if good is None else 'holds' if good else 'does not hold'})"
+                 for words, good in claims]
+        self.verdict = {"verdict": verdict, "ours": "; ".join(parts + [more] * bool(more)) + "."}
 
     def write(self):
         words = self.verdict["verdict"]
@@ -245,10 +251,18 @@ class Report:
             "title": self.claim["title"], "summary": self.claim["claim"],
             "sections": [{"heading": self.claim["title"],
                           "text": f"{self.claim['claim']} The paper: {self.claim['paper']} Here: "
-                                  f"{self.verdict['ours'] or 'nothing measured yet.'} Verdict: {words}. "
+                                  f"{self.verdict['ours'] or 'nothing measured yet.'} Verdict: {words}. The rule: "
+                                  f"{pass_rule(self.here)} "
                                   f"{self.claim['reading']}",
                           "tables": self.tables, "curves": self.charts, "pictures": self.pictures,
                           "code": self.claim["command"]}]})
+
+
+def pass_rule(folder):
+    """The paragraph of an experiment's README.md that says what decides; empty without such a file."""
+    readme = folder / "README.md"
+    found = re.search(r"\*\*Pass rule\.\*\* (.*?)\n\n", readme.read_text() if readme.exists() else "", re.S)
+    return " ".join(found.group(1).split()) if found else ""
 
 
 def result_files(out):

@@ -120,7 +120,7 @@ class Images:
         ex.write_json(self.out / "results/speed.json", document | ex.provenance(start))
 
     def summarise(self, judge):
-        """`judge`: (verdict, sentence) or None, from {name: result}, {name: seconds per update} and the
+        """`judge`: what Report.judge takes or None, from {name: result}, {name: seconds per update} and the
         document of `speed` (None: not measured)."""
         table = ex.read_json(self.here / "models.json")["models"]
         results = {name: ex.read_json(self.result_path(name)) for name in table if self.result_path(name).exists()}
@@ -154,7 +154,7 @@ class Images:
                 report.picture(f"figures/{ex.file_name(name)}-{kind}.png", f"{name}: {words}", f"{name}: {words}")
         verdict = judge(results, seconds, speed)
         if verdict is not None:
-            report.conclude(*verdict)
+            report.judge(*verdict)
         report.write()
 
 
@@ -176,3 +176,12 @@ def best_at_time(results, seconds, names, hours):
     found = [(row["bits_per_dim"], name) for name in names if name in results and name in seconds
              for row in results[name]["valid"] if row["update"] * seconds[name] <= hours * 3600 * 1.001]
     return min(found)[::-1] if found else None
+
+
+def times_faster(speed, wanted):
+    """The part of a pass rule about drawing, as Report.judge takes it; `speed` as Images.summarise gives it."""
+    if speed is None or "times_library" not in speed:
+        return f"{wanted:,} times as many images per second as the library's softmax without cache", None
+    return (f"{speed['tarn']['images_per_second']:.1f} images/s, {speed['times_library']:,.0f} times the library's softmax "
+            f"without cache, wanted {wanted:,}; {speed['times_own_softmax_without_cache']:,.0f} times ours without cache",
+            speed["times_library"] >= wanted)
