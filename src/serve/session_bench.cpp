@@ -66,7 +66,7 @@ class Bench {
 
  private:
   std::string id(int64_t session) const { return std::to_string(session); }
-  Status open_store_for(int64_t needed);
+  Status start_service();
   Status create(int64_t session);
   Result<std::string> snapshot(const std::string& id);
   Status remove_all();
@@ -107,13 +107,17 @@ Status Bench::run() {
   return {};
 }
 
-Status Bench::open_store_for(int64_t needed) {
+Status Bench::start_service() {
   ServiceOptions options;
   options.engine.threads = options_.threads;
   options.engine.prompt_budget = options_.prompt_budget;
-  // Turns in hand take twice: the session and the copy of what it was.
-  const int64_t in_hand = 4 * static_cast<int64_t>(kStoredTurns) * needed / options_.sessions;
-  options.engine.memory_limit_bytes = needed / 10 + in_hand;
+  // Room for a tenth, and for the turns in hand, which take twice: the session and the copy of what
+  // it was, until both have left the table.
+  runtime::Session largest(model_, {});
+  TARN_RETURN_IF_ERROR(largest.reserve(kTurns * (7 + kDraws)));
+  const int64_t in_hand = 4 * static_cast<int64_t>(kStoredTurns);
+  options.engine.memory_limit_bytes =
+      (options_.sessions / 10 + in_hand) * SessionTable::bytes_of(largest);
   StoreOptions store_options;
   store_options.keep_versions = 1;
   TARN_ASSIGN(store_, open_store(options_.store, store_options));
@@ -161,7 +165,7 @@ Status Bench::run_sessions() {
                      " bytes of states, the machine has " + std::to_string(memory),
                  "sessions"};
   }
-  if (!options_.store.empty()) TARN_RETURN_IF_ERROR(open_store_for(needed));
+  if (!options_.store.empty()) TARN_RETURN_IF_ERROR(start_service());
   const int64_t before = resident_now();
   result_.sessions = options_.sessions;
   result_.turns = kTurns;
