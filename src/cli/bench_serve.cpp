@@ -82,7 +82,7 @@ Json to_json(const Options& options, const LoadResult& result, const Spreads& sp
   return json;
 }
 
-std::string bytes_text(const std::optional<double>& bytes) {
+std::string memory_text(const std::optional<double>& bytes) {
   return bytes ? bytes_text(static_cast<int64_t>(*bytes)) : "unknown";
 }
 
@@ -115,9 +115,9 @@ void print(const Options& options, const LoadResult& result, const Spreads& spre
   }
   if (options.load.sessions) {
     rows.push_back({"sessions", fmt::format("{}", samples.sessions.size())});
-    rows.push_back({"memory per session", bytes_text(result.bytes_per_session)});
+    rows.push_back({"memory per session", memory_text(result.bytes_per_session)});
   }
-  rows.push_back({"most memory of the server", bytes_text(result.peak_resident_bytes)});
+  rows.push_back({"most memory of the server", memory_text(result.peak_resident_bytes)});
   console.table(rows);
   console.text("");
   std::vector<std::vector<std::string>> table = {{"ms", "p50", "p99", "max"}};

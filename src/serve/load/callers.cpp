@@ -197,6 +197,10 @@ class Arrivals::Reader final : public Caller {
   bool busy_ = false;
 };
 
+Arrivals::Arrivals(Run& run, ClientLoop& loop, Samples& samples)
+    : run_(run), loop_(loop), samples_(samples) {}
+Arrivals::~Arrivals() = default;
+
 void Arrivals::start() {
   due_ = run_.now();
   arrive();

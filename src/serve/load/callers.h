@@ -72,8 +72,8 @@ class Player final : public Caller {
 /// Prompts that arrive at a fixed rate, whatever becomes of those before.
 class Arrivals {
  public:
-  Arrivals(Run& run, ClientLoop& loop, Samples& samples)
-      : run_(run), loop_(loop), samples_(samples) {}
+  Arrivals(Run& run, ClientLoop& loop, Samples& samples);
+  ~Arrivals();
 
   /// At most this many are in flight; more that arrive are counted and left out.
   static constexpr int64_t kMost = 64;
