@@ -13,9 +13,9 @@ namespace tarn::serve::load {
 struct Expected {
   int64_t prompt_tokens = 0;
   int64_t max_tokens = 0;
-  bool counts_bytes = false;   ///< a token is a byte of text, so the text can be counted
-  bool in_session = false;     ///< the first or the last character may belong to another turn
-  std::optional<int64_t> seq;  ///< that the session has afterwards
+  bool counts_bytes = false;        ///< a token is a byte of text, so the text can be counted
+  bool in_session = false;          ///< the first or the last character may belong to another turn
+  std::optional<int64_t> seq = {};  ///< that the session has afterwards
 };
 
 /// Holds the events of one streamed completion against what was asked for: chunks that are JSON, one
