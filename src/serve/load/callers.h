@@ -90,8 +90,8 @@ class Arrivals {
   std::vector<std::unique_ptr<Reader>> readers_;
 };
 
-/// Connections that do nothing but stay open: each asks for /livez now and then, before the server ends
-/// it.
+/// Connections that do nothing but stay open: each asks for /livez now and then, before the server
+/// ends it.
 class IdleGroup {
  public:
   IdleGroup(Run& run, ClientLoop& loop, Samples& samples, int64_t count);

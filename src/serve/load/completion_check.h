@@ -18,9 +18,9 @@ struct Expected {
   std::optional<int64_t> seq = {};  ///< that the session has afterwards
 };
 
-/// Holds the events of one streamed completion against what was asked for: chunks that are JSON, one
-/// end with a reason, a usage that agrees with the tokens that came, the session's number, "[DONE]"
-/// as the last.
+/// Holds the events of one streamed completion against what was asked for: chunks of JSON, one end
+/// with a reason, a usage that agrees with the tokens that came, the session's number, "[DONE]" as
+/// the last.
 class CompletionCheck {
  public:
   explicit CompletionCheck(const Expected& expected) : expected_(expected) {}

@@ -172,7 +172,7 @@ Status Load::open_idle() {
   int64_t tried = 0;
   while (tried < idle) {
     std::this_thread::sleep_for(kLook);
-    if (cancel_) return Error{ErrorCode::kCancelled, "stopped", ""};
+    if (cancel_) return Error{ErrorCode::kCancelled, "the load was stopped on request", {}};
     tried = result_.idle_open = 0;
     for (const auto& part : parts_) {
       result_.idle_open += part->idle->opened();
@@ -206,7 +206,7 @@ Status Load::play() {
   bool looked = false;
   while (run_.players > 0 || run_.long_in_flight > 0) {
     std::this_thread::sleep_for(kLook);
-    if (cancel_) return Error{ErrorCode::kCancelled, "stopped", ""};
+    if (cancel_) return Error{ErrorCode::kCancelled, "the load was stopped on request", {}};
     const double done = options.requests > 0 ? static_cast<double>(run_.taken) /
                                                    static_cast<double>(options.requests)
                                              : run_.now() / options.seconds;

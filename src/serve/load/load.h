@@ -45,10 +45,10 @@ struct LoadResult {
   std::string finding() const;
 };
 
-/// Puts a running server under load as `options` say and holds every answer against what was asked for.
-/// Every request is greedy, so equal questions must have equal answers whatever goes on beside them.
-/// Sessions that were made are removed at the end. `cancel` stops it soon. Errors: a URL that is none, a
-/// server that is not there or does not answer a first request right, too few descriptors
+/// Puts a running server under load as `options` say and holds every answer against what was asked
+/// for. Requests are greedy, so equal questions must have equal answers whatever goes on beside them.
+/// Sessions that were made are removed at the end. `cancel` stops it soon. Errors: a URL that is
+/// none, a server that is not there or does not answer a first request right, too few descriptors
 /// (kResource), sizes that the model does not take, kCancelled.
 Result<LoadResult> run_load(const LoadOptions& options, const std::atomic<bool>& cancel);
 
