@@ -1,15 +1,51 @@
 #include "serve/load/answer_reader.h"
 
 #include <boost/beast/http/parser.hpp>
-#include <boost/beast/http/string_body.hpp>
+#include <cstdint>
+#include <utility>
 
 namespace tarn::serve::load {
 
 namespace beast = boost::beast::http;
 using boost::beast::error_code;
 
+namespace {
+
+/// The pieces of a body as they come. Beast's own text makes room for the length that a server claims.
+struct Pieces {
+  using value_type = std::string;
+  class reader {
+   public:
+    template <bool isRequest, class Fields>
+    reader(beast::header<isRequest, Fields>&, value_type& body) : body_(body) {}
+    void init(const boost::optional<uint64_t>&, error_code& error) { error = {}; }
+    template <class Buffers>
+    size_t put(const Buffers& buffers, error_code& error) {
+      error = {};
+      size_t bytes = 0;
+      for (auto at = boost::asio::buffer_sequence_begin(buffers);
+           at != boost::asio::buffer_sequence_end(buffers); ++at) {
+        const boost::asio::const_buffer piece = *at;
+        body_.append(static_cast<const char*>(piece.data()), piece.size());
+        bytes += piece.size();
+      }
+      return bytes;
+    }
+    void finish(error_code& error) { error = {}; }
+
+   private:
+    value_type& body_;
+  };
+};
+
+/// "0", two line ends: at least so many bytes follow a chunked head or a chunk, and Beast counts on
+/// having them.
+constexpr size_t kShortestChunks = 5;
+
+}  // namespace
+
 struct AnswerReader::Impl {
-  beast::response_parser<beast::string_body> parser;
+  beast::response_parser<Pieces> parser;
   std::string head;  // bytes that are not yet parsed
   std::string problem;
   bool begun = false;
@@ -35,6 +71,8 @@ AnswerReader::Step AnswerReader::put(std::string_view bytes, std::string* body) 
   error_code error;
   size_t used = 0;
   while (used < impl.head.size() && !impl.parser.is_done()) {
+    const bool chunks = impl.parser.is_header_done() && impl.parser.chunked();
+    if (chunks && impl.head.size() - used < kShortestChunks) break;
     const size_t taken = impl.parser.put(
         boost::asio::buffer(impl.head.data() + used, impl.head.size() - used), error);
     used += taken;

@@ -68,6 +68,15 @@ TEST(AnswerReader, ReadsLengthsChunksAndEnds) {
   EXPECT_FALSE(until_end.keep_alive());
 }
 
+TEST(AnswerReader, MakesNoRoomForWhatIsOnlyClaimed) {
+  AnswerReader reader;
+  std::string body;
+  const auto step = reader.put(
+      "HTTP/1.1 200 OK\r\nContent-Length: 1000000000000000000\r\n\r\nhello", &body);
+  EXPECT_EQ(step, AnswerReader::Step::kMore);
+  EXPECT_EQ(body, "hello");
+}
+
 TEST(AnswerReader, RefusesWhatIsNoAnswer) {
   const auto fails = [](const std::string& bytes) {
     AnswerReader reader;
