@@ -71,8 +71,8 @@ TEST(AnswerReader, ReadsLengthsChunksAndEnds) {
 TEST(AnswerReader, MakesNoRoomForWhatIsOnlyClaimed) {
   AnswerReader reader;
   std::string body;
-  const auto step = reader.put(
-      "HTTP/1.1 200 OK\r\nContent-Length: 1000000000000000000\r\n\r\nhello", &body);
+  const auto step =
+      reader.put("HTTP/1.1 200 OK\r\nContent-Length: 1000000000000000000\r\n\r\nhello", &body);
   EXPECT_EQ(step, AnswerReader::Step::kMore);
   EXPECT_EQ(body, "hello");
 }
