@@ -5,6 +5,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
 JOBS ?= $(shell nproc)
+SECONDS := 600
 export CMAKE_BUILD_PARALLEL_LEVEL := $(JOBS)
 
 # An empty TARN_TRAIN leaves the preset's choice: ON in release and debug.
@@ -48,13 +49,13 @@ test-page: build  ## the page of `tarn serve` in Chromium; playwright goes into 
 kill-test: build  ## kill a process that saves sessions 500 times per store and count what is lost
 	python3 tests/e2e/test_kill_slow.py --source . --build build/release
 
-fuzz:  ## fuzz every target of tests/fuzz, FUZZ_SECONDS each (default 600)
+fuzz:  ## fuzz every target of tests/fuzz, SECONDS each (default 600)
 	cmake --preset fuzz
 	cmake --build --preset fuzz --target fuzzers
-	@./scripts/fuzz build/fuzz $(or $(FUZZ_SECONDS),600)
+	@./scripts/fuzz build/fuzz $(SECONDS)
 
 fuzz-smoke:  ## the same for 30 seconds each
-	@$(MAKE) --no-print-directory fuzz FUZZ_SECONDS=30
+	@$(MAKE) --no-print-directory fuzz SECONDS=30
 
 bench: build  ## the benchmarks of `tarn bench`; results go to bench/results
 	./scripts/bench

@@ -13,6 +13,7 @@ void add_bench(Command& program, Selection& selection) {
   add_bench_train(bench, selection);
   add_bench_crossover(bench, selection);
   add_bench_sessions(bench, selection);
+  add_bench_serve(bench, selection);
 }
 
 }  // namespace tarn::cli

@@ -11,5 +11,6 @@ void add_bench_generate(Command& program, Selection& selection);
 void add_bench_train(Command& program, Selection& selection);
 void add_bench_crossover(Command& program, Selection& selection);
 void add_bench_sessions(Command& program, Selection& selection);
+void add_bench_serve(Command& program, Selection& selection);
 
 }  // namespace tarn::cli

@@ -43,11 +43,15 @@ bool StopStrings::push(std::string_view text, std::string* out) {
     return false;
   }
   held_.append(text);
-  size_t first = std::string::npos;
+  size_t first = 0, first_end = std::string::npos;
   for (size_t i = 0; i < stop_.size(); ++i) {
     const size_t at = held_.find(stop_[i]);
-    if (at >= first) continue;
+    if (at == std::string::npos) continue;
+    // By its end: another cut would have told nothing of a longer one by then.
+    const size_t end = at + stop_[i].size();
+    if (end > first_end || (end == first_end && at >= first)) continue;
     first = at;
+    first_end = end;
     found_ = static_cast<int>(i);
   }
   if (found_ >= 0) {

@@ -18,8 +18,9 @@ class StopStrings {
  public:
   explicit StopStrings(std::vector<std::string> stop) : stop_(std::move(stop)) {}
 
-  /// Adds `text` and appends to `out` what can be no part of a stop string any more; up to the first
-  /// stop string when there is one: then true, and the stream is at its end.
+  /// Adds `text` and appends to `out` what can be no part of a stop string any more; up to the stop
+  /// string that ends first (of several, the longest) when there is one: then true, and the stream is
+  /// at its end.
   bool push(std::string_view text, std::string* out);
   /// Appends what was held back: the stream ends without a stop string.
   void flush(std::string* out);

@@ -26,8 +26,8 @@ ARROWS = {
 FENCES = {
     r"(torch|ATen|c10)/": r"src/train/|src/mixers/common/autograd\.cpp$|src/mixers/common/torch_mixer",
     r"boost/json": r"src/base/json\.cpp$",
-    r"boost/beast": r"src/serve/http/parser\.cpp$",
-    r"boost/asio": r"src/serve/http/(transport\.cpp|loop\.(h|cpp))$",
+    r"boost/beast": r"src/serve/(http/parser|load/answer_reader)\.cpp$",
+    r"boost/asio": r"src/serve/(http/(transport\.cpp|loop\.(h|cpp))|load/client\.cpp)$",
     r"hwy/": r"src/kernels/",
     r"(dnnl|oneapi)": r"src/onednn/",
     r"png\.h": r"src/report/",
