@@ -106,7 +106,7 @@ class Images:
                                     check=False, env=environment)
             if result.returncode != 0:
                 raise SystemExit(f"{program.name}: {result.stderr.strip()[-300:]}")
-            document["library"] = json.loads(result.stdout)
+            document["library"] = json.loads(result.stdout) | {"config": str(config.relative_to(ex.ROOT))}
             document["times_library"] = ours["images_per_second"] / document["library"]["images_per_second"][0]
         whole = [row for row in ours["rows"] if row["mode"] == "parallel"]
         rates = [row[key]["images_per_second"] for row in whole for key in row if key.startswith("batch_")]
