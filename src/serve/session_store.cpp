@@ -54,9 +54,7 @@ Status check_range(int64_t value, int64_t low, int64_t high, const char* field) 
 Status check_writer(const SessionHead& head, int64_t fencing_token, int64_t now_ms) {
   if (fencing_token == 0) {
     if (!head.has_live_lease(now_ms)) return {};
-    return conflict(session_where(head.id) + " is leased to " + head.lease_owner + " for another " +
-                        std::to_string(head.lease_until_ms - now_ms) + " ms",
-                    kLeaseConflict);
+    return held_elsewhere(head.id, head.lease_until_ms - now_ms);
   }
   if (fencing_token == head.fencing_token) return {};
   return conflict("the lease with token " + std::to_string(fencing_token) + " of " +
@@ -105,7 +103,10 @@ StoredInfo describe(const SessionHead& head, int64_t now_ms) {
   info.created_ms = head.created_ms;
   info.last_use_ms = head.last_use_ms;
   info.expires_ms = head.expires_ms();
-  if (head.has_live_lease(now_ms)) info.lease_owner = head.lease_owner;
+  if (head.has_live_lease(now_ms)) {
+    info.lease_owner = head.lease_owner;
+    info.lease_until_ms = head.lease_until_ms;
+  }
   return info;
 }
 
@@ -538,6 +539,13 @@ Result<int64_t> ObjectSessionStore::collect() {
 }
 
 }  // namespace
+
+Error held_elsewhere(std::string_view id, int64_t rest_ms) {
+  const int64_t seconds = std::max<int64_t>(1, (rest_ms + 999) / 1000);
+  return conflict(
+      session_where(id) + " is held by another server for up to " + std::to_string(seconds) + " s",
+      kLeaseConflict);
+}
 
 Result<std::unique_ptr<SessionStore>> make_session_store(std::unique_ptr<Objects> objects,
                                                          const StoreOptions& options) {

@@ -86,9 +86,10 @@ struct StoredInfo {
   std::vector<KeptVersion> kept;  ///< oldest first
   int64_t kept_bytes = 0;         ///< payloads of all of them, before any sharing
   int64_t created_ms = 0;
-  int64_t last_use_ms = 0;  ///< last save, fork, rollback or lease
-  int64_t expires_ms = 0;   ///< 0: never
-  std::string lease_owner;  ///< empty: no live lease
+  int64_t last_use_ms = 0;     ///< last save, fork, rollback or lease
+  int64_t expires_ms = 0;      ///< 0: never
+  std::string lease_owner;     ///< empty: no live lease
+  int64_t lease_until_ms = 0;  ///< 0: no live lease
 };
 
 struct SessionPage {
@@ -181,6 +182,8 @@ class SessionStore {
 /// Where a kConflict of a save is: in the number or in the lease.
 inline constexpr const char* kSeqConflict = "expected_seq";
 inline constexpr const char* kLeaseConflict = "fencing_token";
+/// kConflict at kLeaseConflict: another server's lease lasts for so long, unless it is renewed.
+Error held_elsewhere(std::string_view id, int64_t rest_ms);
 
 /// Whether `id` can name a session.
 bool is_session_id(std::string_view id);

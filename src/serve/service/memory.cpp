@@ -157,6 +157,12 @@ void SessionService::Implementation::let_go(Held held, bool leaves) {
   changed_.notify_all();
 }
 
+Result<StoredInfo> SessionService::Implementation::info_unless_leased(const std::string& id) {
+  TARN_ASSIGN(StoredInfo info, store_->info(id));
+  if (info.lease_owner.empty() || info.lease_owner == owner()) return info;
+  return held_elsewhere(id, info.lease_until_ms - now());
+}
+
 SessionView SessionService::Implementation::view(const StoredInfo& info) {
   SessionView view;
   view.id = info.id;

@@ -9,9 +9,6 @@
 namespace tarn::serve {
 namespace {
 
-/// Another server has the session for a turn: a guess at how long.
-constexpr double kLeaseRetrySeconds = 1.0;
-
 Refusal refuse(RefusalReason reason, Error error, double retry_after = 0) {
   return {reason, std::move(error), retry_after};
 }
@@ -25,10 +22,7 @@ Refusal refusal_of(const Error& error) {
   switch (error.code) {
     case ErrorCode::kNotFound: return refuse(RefusalReason::kNotFound, error);
     case ErrorCode::kInvalidArgument: return refuse(RefusalReason::kInvalid, error);
-    case ErrorCode::kConflict: {
-      const bool leased = error.where == kLeaseConflict;
-      return refuse(RefusalReason::kConflict, error, leased ? kLeaseRetrySeconds : 0);
-    }
+    case ErrorCode::kConflict: return refuse(RefusalReason::kConflict, error);
     default: return refuse(RefusalReason::kFailed, error);
   }
 }
@@ -153,6 +147,7 @@ TurnSubmission SessionService::Implementation::submit(SessionTurn turn) {
                           ", wanted " + std::to_string(*turn.if_seq),
                       kIfSeqConflict});
   }
+  if (!refusal) refusal = refuse_full(*running);
   running->on_end = std::move(turn.on_end);
   if (!refusal) refusal = enter(std::move(turn.request), running);
   if (!refusal) return {TurnHandle(running), std::nullopt};
@@ -184,7 +179,9 @@ std::optional<Refusal> SessionService::Implementation::prepare(RunningTurn& turn
   const Result<int64_t> seq = leases_.take(turn.id, turn.resident);
   if (!seq.ok()) {
     if (!resident.unsaved || seq.error().code != ErrorCode::kConflict) {
-      return refusal_of(seq.error());
+      Refusal refusal = refusal_of(seq.error());
+      if (seq.error().where == kLeaseConflict) refusal.retry_after_seconds = lease_seconds(turn.id);
+      return refusal;
     }
     *stale = true;
     return refusal_of(lost_turns(turn.id));
@@ -225,6 +222,17 @@ std::optional<Refusal> SessionService::Implementation::find_result(RunningTurn& 
     return std::nullopt;
   }
   return std::nullopt;
+}
+
+/// Why nothing can be added to the session, if nothing can.
+std::optional<Refusal> SessionService::Implementation::refuse_full(const RunningTurn& turn) const {
+  const model::ModelConfig& config = engine_->model()->config();
+  if (config.max_tokens == 0 || turn.tokens_before < config.max_tokens) return std::nullopt;
+  if (config.modality == model::Modality::kImage) {
+    return invalid("the picture is complete", "session");
+  }
+  return invalid("has " + std::to_string(turn.tokens_before) + " tokens, the model takes no more",
+                 "session");
 }
 
 /// Hands a prepared turn to the engine, which gives it to finish().

@@ -196,6 +196,33 @@ TEST(ApiSessions, OfAnotherModelAreRefused) {
   EXPECT_EQ(turn(site, "s", "").at("tarn.tokens_evaluated"), Json(1));
 }
 
+TEST(ApiSessions, OfAnotherServerAreRefusedWithATime) {
+  const Folder folder;
+  ServiceOptions named;
+  named.owner = "one";
+  Site one(text_model(), {}, named, make_store(folder.url()));
+  named.owner = "two";
+  Site two(text_model(), {}, named, make_store(folder.url()));
+  one.post(kSessions, R"({"id":"s","save":"manual"})");
+  ASSERT_EQ(turn(one, "s", "ab").status, 200);
+  const auto expect_held = [](const Answered& answer) {
+    EXPECT_EQ(answer.status, 409) << answer.body;
+    EXPECT_EQ(answer.at("error.param"), Json("session"));
+    const std::string message = *answer.at("error.message").as_string();
+    EXPECT_EQ(message.rfind("session s is held by another server for up to ", 0), 0u) << message;
+    const int seconds = std::stoi("0" + answer.header("Retry-After"));
+    EXPECT_GT(seconds, 10);
+    EXPECT_LE(seconds, 30);
+  };
+  expect_held(turn(two, "s", "c"));
+  for (const char* call : {"/s/save", "/s/pause", "/s/resume", "/s/fork"}) {
+    expect_held(two.post(kSessions + call, "{}"));
+  }
+  expect_held(two.send(two.request("DELETE", kSessions + "/s")));
+  EXPECT_EQ(one.post(kSessions + "/s/save", "").at("seq"), Json(2));
+  EXPECT_EQ(turn(two, "s", "c").at("tarn.seq"), Json(2));
+}
+
 TEST(ApiSessions, AFailedFlushStopsThemAlone) {
   const Folder folder;
   std::atomic<bool> fails{false};
@@ -268,6 +295,22 @@ TEST(ApiImages, DrawTheRestOfAPicture) {
     EXPECT_EQ(rows, 1);
     EXPECT_EQ(ends, 1);
   }
+}
+
+TEST(ApiImages, EndWithThePicture) {
+  Site site(picture_model());
+  site.post(kSessions, R"({"id":"s"})");
+  const std::string images = "/v1/images/generations";
+  EXPECT_EQ(site.post(images, R"({"session":"s"})").at("data.0.complete"), Json(true));
+  for (const std::string& path : {images, kText}) {
+    const Answered answer = site.post(path, R"({"session":"s"})");
+    EXPECT_EQ(answer.status, 400) << answer.body;
+    EXPECT_EQ(answer.at("error.message"), Json("session: the picture is complete"));
+    EXPECT_EQ(answer.at("error.param"), Json("session"));
+  }
+  const Answered given = site.post(images, R"({"session":"s","prompt_pixels":[1]})");
+  EXPECT_EQ(given.at("error.message"), Json("session: the picture is complete"));
+  EXPECT_EQ(site.get(kSessions + "/s").at("seq"), Json(2));
 }
 
 TEST(ApiImages, RefuseWhatTheyCannotDraw) {

@@ -305,9 +305,11 @@ TEST_P(ServiceLifeTest, AFullSequenceEndsTurnsWithoutHarm) {
   EXPECT_EQ(told.result.end.token_count, limit);
   EXPECT_EQ(refused(*server, turn_of("a", {1}, 1)).reason, RefusalReason::kInvalid);
   ASSERT_TRUE(server->pause("a").ok());
-  told = play(*server, turn_of("a", {}, 5));
-  EXPECT_EQ(told.result.end.tokens_drawn, 0);
-  EXPECT_EQ(told.result.end.token_count, limit);
+  const Refusal refusal = refused(*server, turn_of("a", {}, 5));
+  EXPECT_EQ(refusal.reason, RefusalReason::kInvalid);
+  EXPECT_EQ(refusal.error.where, "session");
+  EXPECT_EQ(seq(*server, "a"), 2);
+  EXPECT_FALSE(server->get("a")->in_use);
 }
 
 TEST_P(ServiceLifeTest, RequestsThatCannotBeRightAreRefused) {
