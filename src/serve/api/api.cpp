@@ -182,6 +182,7 @@ void Api::run_completion(const Call& call, Result<CompletionRequest> parsed) {
   for (const auto& prompt : request.prompts) {
     for (int64_t i = 0; i < request.n; ++i) {
       turns.push_back(make_turn(call, request, turns.size(), prompt));
+      turns.back().after_blank_line = request.after_blank_line;
     }
   }
   const auto group =

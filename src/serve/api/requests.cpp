@@ -324,6 +324,7 @@ Result<CompletionRequest> parse_chat(const Json& body, const ModelFacts& facts) 
   TARN_ASSIGN(auto tokens,
               tokens_of_text(render_chat(parsed, !request.session.empty()), facts.config.modality));
   request.prompts.push_back(std::move(tokens));
+  request.after_blank_line = parsed.front().role != ChatMessage::Role::kAssistant;
   return request;
 }
 

@@ -26,6 +26,7 @@ struct Resident : SessionLease {
   int64_t ttl_ms = 0;
   int64_t token_count = 0;
   SavePolicy policy = SavePolicy::kTurn;
+  int missing_breaks = 0;  ///< see SavedSession
   std::vector<KeyedResult> results;
 };
 
@@ -40,6 +41,7 @@ struct RunningTurn {
   KeyedResult keyed;  ///< to be remembered, if it has a key
   TurnResult result;
   int64_t tokens_before = 0;
+  int missing_breaks = 0;  ///< after what the turn has read and drawn so far
 
   std::mutex mutex;
   std::condition_variable ended;
@@ -116,6 +118,7 @@ class SessionService::Implementation {
   /// The earlier turn with this turn's key, if there was one.
   std::optional<Refusal> find_result(RunningTurn& turn, bool* found) const;
   std::optional<Refusal> refuse_full(const RunningTurn& turn) const;
+  void watch_breaks(SessionTurn& turn, RunningTurn& running) const;
   std::optional<Refusal> enter(Request request, const TurnPointer& turn);
   void give_up(RunningTurn& turn, bool stale);
   void replay(const TurnPointer& turn);

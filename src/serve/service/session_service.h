@@ -79,6 +79,9 @@ struct SessionTurn {
   /// What the engine shall do. `on_end` must be empty; `on_token` is called from one thread at a
   /// time, not always the same.
   Request request{};
+  /// The prompt begins behind a blank line: the line breaks that the session's text lacks of one go
+  /// before it, none if the session is empty.
+  bool after_blank_line = false;
   std::optional<int64_t> if_seq{};  ///< refuse unless this is the session's newest version
   /// 1 to kMaxKeyBytes printable characters, or empty. The second turn with one key on one session
   /// is answered with the first one's tokens and result, if it is the same request (prompt, sampler,

@@ -27,6 +27,11 @@ Refusal refusal_of(const Error& error) {
   }
 }
 
+/// Line breaks that a text lacks of a blank line at its end when `token` comes behind it.
+int missing_after(int missing, int32_t token) {
+  return token == '\n' ? std::max(0, missing - 1) : kBlankLineBreaks;
+}
+
 Error lost_turns(const std::string& id) {
   return {ErrorCode::kConflict,
           "another server has saved the session meanwhile: the turns that were not saved here are "
@@ -148,6 +153,7 @@ TurnSubmission SessionService::Implementation::submit(SessionTurn turn) {
                       kIfSeqConflict});
   }
   if (!refusal) refusal = refuse_full(*running);
+  if (!refusal) watch_breaks(turn, *running);
   running->on_end = std::move(turn.on_end);
   if (!refusal) refusal = enter(std::move(turn.request), running);
   if (!refusal) return {TurnHandle(running), std::nullopt};
@@ -235,18 +241,28 @@ std::optional<Refusal> SessionService::Implementation::refuse_full(const Running
                  "session");
 }
 
+/// Puts the line breaks that the session lacks before the prompt, and counts on over the turn's text.
+void SessionService::Implementation::watch_breaks(SessionTurn& turn, RunningTurn& running) const {
+  if (engine_->model()->config().modality != model::Modality::kBytes) return;
+  std::vector<int32_t>& prompt = turn.request.prompt;
+  int& missing = running.missing_breaks = running.resident->missing_breaks;
+  if (turn.after_blank_line) prompt.insert(prompt.begin(), static_cast<size_t>(missing), '\n');
+  for (const int32_t token : prompt) missing = missing_after(missing, token);
+}
+
 /// Hands a prepared turn to the engine, which gives it to finish().
 std::optional<Refusal> SessionService::Implementation::enter(Request request,
                                                              const TurnPointer& turn) {
   request.wait_for_session = false;
-  if (!turn->keyed.key.empty()) {
-    request.on_token = [turn, told = std::move(request.on_token)](const TokenEvent& event) {
+  request.on_token = [turn, told = std::move(request.on_token)](const TokenEvent& event) {
+    turn->missing_breaks = missing_after(turn->missing_breaks, event.token);
+    if (!turn->keyed.key.empty()) {
       turn->keyed.tokens.push_back(event.token);
       turn->keyed.text_bytes.push_back(static_cast<uint32_t>(event.text.size()));
       turn->keyed.text += event.text;
-      if (told) told(event);
-    };
-  }
+    }
+    if (told) told(event);
+  };
   request.on_end = [this, turn](const TurnEnd& end) {
     turn->result.end = end;
     workers_->push([this, turn] { finish(turn); });
@@ -324,6 +340,9 @@ void SessionService::Implementation::remember(RunningTurn& turn) const {
 bool SessionService::Implementation::keep(RunningTurn& turn) {
   Resident& resident = *turn.resident;
   resident.token_count = turn.result.end.token_count;
+  if (engine_->model()->config().modality == model::Modality::kBytes) {
+    resident.missing_breaks = turn.missing_breaks;
+  }
   remember(turn);
   if (resident.policy == SavePolicy::kManual) {
     resident.unsaved = true;

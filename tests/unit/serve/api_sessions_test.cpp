@@ -158,6 +158,7 @@ TEST(ApiSessions, AChatGoesOnWithTheNewMessagesAlone) {
   const Tokens drawn = alone.turn({second.begin(), second.end()}, 4, {});
   EXPECT_EQ(chat(R"({"role":"user","content":"Hi"})").at("choices.0.finish_reason"),
             Json("length"));
+  ASSERT_EQ(site.post(kSessions + "/s/fork", R"({"id":"closed"})").status, 201);
   const Answered answer =
       chat(R"({"role":"assistant","content":""},{"role":"user","content":"On"})");
   ASSERT_EQ(answer.status, 200) << answer.body;
@@ -166,6 +167,30 @@ TEST(ApiSessions, AChatGoesOnWithTheNewMessagesAlone) {
   for (const int32_t token : drawn) stream.push(static_cast<uint8_t>(token), &text);
   if (text.substr(0, 1) == " ") text.erase(0, 1);
   EXPECT_EQ(answer.at("choices.0.message.content"), Json(text));
+  // The open answer is closed by itself, in a fork as well.
+  const Answered closed = site.post(
+      "/v1/chat/completions",
+      R"({"session":"closed","max_tokens":4,"messages":[{"role":"user","content":"On"}]})");
+  EXPECT_EQ(closed.at("choices"), answer.at("choices"));
+  EXPECT_EQ(closed.at("tarn.token_count"), answer.at("tarn.token_count"));
+}
+
+TEST(ApiSessions, AChatBeginsBehindABlankLine) {
+  Site site(text_model());
+  const auto tokens_of_chat = [&](const std::string& text) {
+    const std::string made = site.post(kSessions, "{}").at("id").as_string()->c_str();
+    site.post(kText,
+              R"({"max_tokens":0,"session":")" + made + R"(","prompt":)" + Json(text).dump() + "}");
+    const Answered answer =
+        site.post("/v1/chat/completions", R"({"max_tokens":1,"session":")" + made +
+                                              R"(","messages":[{"role":"user","content":"x"}]})");
+    return *answer.at("tarn.token_count").as_int() - static_cast<int64_t>(text.size());
+  };
+  const int64_t whole = tokens_of_chat("");
+  EXPECT_EQ(tokens_of_chat("a"), whole + 2);
+  EXPECT_EQ(tokens_of_chat("a\n"), whole + 1);
+  EXPECT_EQ(tokens_of_chat("a\n\n"), whole);
+  EXPECT_EQ(tokens_of_chat("a\n\n\n"), whole);
 }
 
 /// A folder that is removed again.
