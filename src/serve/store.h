@@ -123,6 +123,7 @@ struct StoreOptions {
 /// A save is a compare-and-swap on the version number; with leases, one writer per session holds a
 /// fencing token and any older one is refused. Versions never change, so forks and rollbacks refer
 /// to them without a copy. Format: docs/formats/record.md; what survives what: docs/operations.md.
+/// A session whose time is over, and that nobody has leased, counts as absent at once.
 /// Threads: safe; stores of several processes may share one place (except `memory:`).
 ///
 /// Errors of all operations: kInvalidArgument (an id or a number out of range), kIo and kCorrupt;
@@ -169,7 +170,7 @@ class SessionStore {
   /// Ends a lease early. Errors: kConflict when a newer one exists.
   virtual Status release_lease(std::string_view id, int64_t fencing_token) = 0;
 
-  /// Removes sessions whose time is over at `now_ms`, but none with a live lease. Returns how many.
+  /// Gives back the room of sessions whose time is over at `now_ms`, but none with a live lease. Returns how many.
   virtual Result<int64_t> expire(int64_t now_ms) = 0;
   /// Removes what no version refers to: leftovers of writers that were killed. Returns how many
   /// objects. The dir store does this by itself when it is opened after a crash.
