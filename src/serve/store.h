@@ -99,7 +99,8 @@ struct SessionPage {
 
 struct StoreState {
   bool read_only = false;
-  std::string reason;  ///< why, in one sentence
+  bool failing = false;  ///< the last operation failed (kIo): the place may be out of reach
+  std::string reason;    ///< why, in one sentence
 };
 
 struct StoreOptions {

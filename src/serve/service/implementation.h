@@ -134,6 +134,8 @@ class SessionService::Implementation {
   ServiceMetrics metrics_;
   Leases leases_;
   std::atomic<bool> draining_{false};
+  mutable std::mutex probe_mutex_;
+  mutable Clock::time_point next_probe_{};  ///< when ready() asks the store again
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;

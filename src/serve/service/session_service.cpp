@@ -15,6 +15,9 @@
 namespace tarn::serve {
 namespace {
 
+/// Looks at readiness cost the store one read in this time.
+constexpr std::chrono::seconds kProbeInterval{1};
+
 uint64_t random_number() {
   std::random_device device;
   return uint64_t{device()} << 32 | device();
@@ -251,8 +254,17 @@ SessionService::Drained SessionService::Implementation::drain(Clock::time_point 
 
 SessionService::Readiness SessionService::Implementation::ready() const {
   if (draining_) return {false, "the server is shutting down"};
+  {
+    // Whoever comes while another asks goes by what is known.
+    const std::unique_lock lock(probe_mutex_, std::try_to_lock);
+    if (lock.owns_lock() && Clock::now() >= next_probe_) {
+      static_cast<void>(store_->info("readiness"));  // the store notes whether it could be asked
+      next_probe_ = Clock::now() + kProbeInterval;
+    }
+  }
   const StoreState state = store_->state();
   if (state.read_only) return {false, "the store is read-only: " + state.reason};
+  if (state.failing) return {false, state.reason};
   return {};
 }
 

@@ -205,8 +205,8 @@ class SessionService {
     bool ready = true;
     std::string reason;  ///< why not, in one sentence
   };
-  /// Whether turns with sessions can be served: not after a failed flush of the store, nor in a
-  /// drain.
+  /// Whether turns with sessions can be served: not after a failed flush of the store, nor while its
+  /// last operation failed (one is a read of this call's own, at most each second), nor in a drain.
   Readiness ready() const;
 
   const Metrics& engine_metrics() const;
