@@ -148,6 +148,10 @@ Failure session_failure(const Error& error, const std::string& created) {
     return {400, "invalid_value", error.to_string(), param_of(error.where)};
   }
   Failure failure = store_failure(error);
+  if (error.code == ErrorCode::kNotFound && error.where.find(", version ") != std::string::npos) {
+    failure.code = "version_not_found";
+    failure.param = "seq";
+  }
   if (error.code == ErrorCode::kConflict && error.where == "session " + created) {
     failure = {409, "session_exists", "id: " + failure.message, "id", 0, true};
   }

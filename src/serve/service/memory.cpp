@@ -106,7 +106,9 @@ Result<SaveResult> SessionService::Implementation::store_version(const std::stri
   request.payload = payload;
   Result<SaveResult> saved = store_->save(request);
   if (!saved.ok()) {
-    metrics_.failed_saves.fetch_add(1, std::memory_order_relaxed);
+    // A session that is there already is a mistake of whoever makes it anew.
+    const bool exists = request.expected_seq == 0 && saved.error().where == kSeqConflict;
+    if (!exists) metrics_.failed_saves.fetch_add(1, std::memory_order_relaxed);
     // Whoever called decides what becomes of the lease.
     const bool lost = saved.error().code == ErrorCode::kConflict;
     leases_.resume(id, resident, lost ? 0 : token);

@@ -177,6 +177,21 @@ TEST(ApiCompletions, AnUnfinishedCharacterIsToldWithoutASession) {
             Json(""));
 }
 
+TEST(ApiCompletions, SamplersNameTheirWholeRange) {
+  Site site(text_model());
+  for (const char* value : {"-1", "0.0001", "101"}) {
+    const Answered answer =
+        site.post(kCompletions, std::string(R"({"temperature":)") + value + "}");
+    EXPECT_EQ(answer.status, 400);
+    EXPECT_EQ(text_at(answer.json(), "error.message")
+                  .rfind("temperature: must be 0 (always the likeliest) or a number from 0.001 to "
+                         "100, got ",
+                         0),
+              0u)
+        << answer.body;
+  }
+}
+
 TEST(ApiCompletions, ModelsOverTokensTellNumbers) {
   const ModelPointer model = endless_model({linear()});
   Site site(model);

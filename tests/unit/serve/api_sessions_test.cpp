@@ -66,6 +66,28 @@ TEST(ApiSessions, HoldWhatWasSaid) {
   EXPECT_EQ(turn(site, "s", "x").status, 404);
 }
 
+TEST(ApiSessions, NameTheVersionThatIsNotKept) {
+  Site site(text_model());
+  site.post(kSessions, R"({"id":"s"})");
+  for (const char* call : {"/s/fork", "/s/rollback"}) {
+    const Answered answer = site.post(kSessions + call, R"({"seq":9})");
+    EXPECT_EQ(answer.status, 404) << answer.body;
+    EXPECT_EQ(answer.at("error.code"), Json("version_not_found"));
+    EXPECT_EQ(answer.at("error.param"), Json("seq"));
+  }
+  EXPECT_EQ(site.post(kSessions + "/t/fork", R"({"seq":9})").at("error.code"),
+            Json("session_not_found"));
+}
+
+TEST(ApiSessions, TakeNoUnknownQuery) {
+  Site site(text_model());
+  const Answered answer = site.get(kSessions + "?limit=2&after=b");
+  EXPECT_EQ(answer.status, 400);
+  EXPECT_EQ(answer.at("error.param"), Json("after"));
+  EXPECT_EQ(site.post(kText + "?stream=true", "{}").status, 400);
+  EXPECT_EQ(site.get("/livez?probe=1").status, 200);
+}
+
 TEST(ApiSessions, AreListedPageByPage) {
   Site site(text_model());
   for (const char* id : {"a", "b", "c"}) {

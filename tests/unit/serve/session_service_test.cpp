@@ -261,6 +261,7 @@ TEST_P(ServiceTest, ForksAndRollbacksAreVersions) {
   EXPECT_EQ(play(*one, turn_of("a", random_tokens(4, 1), 3)).tokens,
             other.turn(random_tokens(4, 1), 3, {}));
   EXPECT_EQ(one->create_session({"a", 7}).error().code, ErrorCode::kConflict);
+  EXPECT_EQ(one->metrics().failed_saves.load(), 0);
   EXPECT_EQ(stored("a"), at_2);
 }
 
