@@ -31,7 +31,8 @@ const char* durability_name(Durability durability) {
 Result<std::unique_ptr<SessionStore>> open_store(const std::string& url,
                                                  const StoreOptions& options) {
   TARN_ASSIGN(std::unique_ptr<Objects> objects, open_objects(url, options));
-  return make_session_store(std::move(objects), options);
+  return make_session_store(
+      watch_objects(std::move(objects), url.substr(0, url.find_first_of(":+"))), options);
 }
 
 }  // namespace tarn::serve

@@ -66,6 +66,10 @@ struct SessionHead {
   int64_t newest_seq() const { return exists() ? versions.back().seq : 0; }
   int64_t expires_ms() const { return exists() && ttl_ms > 0 ? last_use_ms + ttl_ms : 0; }
   bool has_live_lease(int64_t now_ms) const { return lease_until_ms > now_ms; }
+  /// Its time is over: it counts as absent, whether or not it has been swept. A lease keeps it.
+  bool is_over(int64_t now_ms) const {
+    return expires_ms() > 0 && expires_ms() <= now_ms && !has_live_lease(now_ms);
+  }
 };
 
 std::string encode_head(const SessionHead& head);

@@ -29,7 +29,7 @@ struct TokenEvent {
   int32_t token = 0;
   /// What can be told now of a model over bytes: whole characters, without what could be the start of
   /// a stop string. The last token of a turn brings all the rest; only an unfinished character waits
-  /// in the session for the next turn.
+  /// in the session for the next turn, and is U+FFFD without a session.
   std::string_view text;
   int64_t position = 0;  ///< index of the token in the sequence, 0 for the first after the start
 };

@@ -54,9 +54,7 @@ Status check_range(int64_t value, int64_t low, int64_t high, const char* field) 
 Status check_writer(const SessionHead& head, int64_t fencing_token, int64_t now_ms) {
   if (fencing_token == 0) {
     if (!head.has_live_lease(now_ms)) return {};
-    return conflict(session_where(head.id) + " is leased to " + head.lease_owner + " for another " +
-                        std::to_string(head.lease_until_ms - now_ms) + " ms",
-                    kLeaseConflict);
+    return held_elsewhere(head.id, head.lease_until_ms - now_ms);
   }
   if (fencing_token == head.fencing_token) return {};
   return conflict("the lease with token " + std::to_string(fencing_token) + " of " +
@@ -78,8 +76,10 @@ Result<SessionHead> read_head(PlanReader& reader, std::string_view id) {
   return head;
 }
 
-Result<HeadVersion> find_version(const SessionHead& head, std::optional<int64_t> seq) {
-  if (!head.exists()) return not_found("no such session", session_where(head.id));
+Result<HeadVersion> find_version(const SessionHead& head, std::optional<int64_t> seq,
+                                 int64_t now_ms) {
+  if (!head.exists() || head.is_over(now_ms))
+    return not_found("no such session", session_where(head.id));
   if (!seq) return head.versions.back();
   for (const HeadVersion& version : head.versions) {
     if (version.seq == *seq) return version;
@@ -87,6 +87,13 @@ Result<HeadVersion> find_version(const SessionHead& head, std::optional<int64_t>
   return not_found("no such version: kept are " + std::to_string(head.versions.front().seq) +
                        " to " + std::to_string(head.newest_seq()),
                    version_where(head.id, *seq));
+}
+
+/// Takes the versions of a session whose time is over: whoever sweeps comes later.
+void drop_if_over(SessionHead& head, References& references, int64_t now_ms) {
+  if (!head.is_over(now_ms)) return;
+  for (const HeadVersion& version : head.versions) references.release_record(version);
+  head.versions.clear();
 }
 
 StoredInfo describe(const SessionHead& head, int64_t now_ms) {
@@ -105,7 +112,10 @@ StoredInfo describe(const SessionHead& head, int64_t now_ms) {
   info.created_ms = head.created_ms;
   info.last_use_ms = head.last_use_ms;
   info.expires_ms = head.expires_ms();
-  if (head.has_live_lease(now_ms)) info.lease_owner = head.lease_owner;
+  if (head.has_live_lease(now_ms)) {
+    info.lease_owner = head.lease_owner;
+    info.lease_until_ms = head.lease_until_ms;
+  }
   return info;
 }
 
@@ -208,6 +218,8 @@ Result<SaveResult> ObjectSessionStore::save(const SaveRequest& request) {
     const int64_t now_ms = now();
     TARN_ASSIGN(SessionHead head, read_head(reader, request.id));
     TARN_RETURN_IF_ERROR(check_writer(head, request.fencing_token, now_ms));
+    References references(reader);
+    drop_if_over(head, references, now_ms);
     if (head.newest_seq() != request.expected_seq) {
       return conflict(session_where(request.id) + " is at version " +
                           std::to_string(head.newest_seq()) + ", the writer expected " +
@@ -223,7 +235,6 @@ Result<SaveResult> ObjectSessionStore::save(const SaveRequest& request) {
     record.created_ms = head.exists() ? head.created_ms : now_ms;
     record.written_ms = now_ms;
     record.ttl_ms = request.ttl_ms;
-    References references(reader);
     HeadVersion version{record.seq,
                         record.parent,
                         record.token_count,
@@ -297,7 +308,7 @@ Result<SessionRecord> ObjectSessionStore::load(std::string_view id, uint64_t mod
     if (!bytes) return not_found("no such session", session_where(id));
     TARN_ASSIGN(const SessionHead head, parse_head(*bytes, session_where(id)));
     if (head.id != id) return corrupt("has the head of session " + head.id, session_where(id));
-    TARN_ASSIGN(const HeadVersion version, find_version(head, seq));
+    TARN_ASSIGN(const HeadVersion version, find_version(head, seq, now()));
     const std::string where = version_where(id, version.seq);
     if (version.model_fingerprint != model_fingerprint) {
       return invalid_argument("belongs to the model with fingerprint " +
@@ -319,8 +330,11 @@ Result<StoredInfo> ObjectSessionStore::info(std::string_view id) {
   if (!bytes) return not_found("no such session", session_where(id));
   TARN_ASSIGN(const SessionHead head, parse_head(*bytes, session_where(id)));
   if (head.id != id) return corrupt("has the head of session " + head.id, session_where(id));
-  if (!head.exists()) return not_found("no such session", session_where(id));
-  return describe(head, now());
+  const int64_t now_ms = now();
+  if (!head.exists() || head.is_over(now_ms)) {
+    return not_found("no such session", session_where(id));
+  }
+  return describe(head, now_ms);
 }
 
 Result<SessionPage> ObjectSessionStore::list(std::string_view page_token, int limit) {
@@ -339,7 +353,7 @@ Result<SessionPage> ObjectSessionStore::list(std::string_view page_token, int li
         log_message(LogLevel::kWarning, "not listed: " + head.error().to_string());
         continue;
       }
-      if (!head->exists()) continue;
+      if (!head->exists() || head->is_over(now_ms)) continue;
       if (page.sessions.size() == static_cast<size_t>(limit)) {
         page.next = page.sessions.back().id;
         return page;
@@ -375,8 +389,10 @@ Status ObjectSessionStore::remove(std::string_view id, int64_t fencing_token) {
       return plan;
     }
     if (!head.ok()) return head.error();
-    if (!head->exists()) return not_found("no such session", session_where(id));
     const int64_t now_ms = now();
+    if (!head->exists() || head->is_over(now_ms)) {
+      return not_found("no such session", session_where(id));
+    }
     TARN_RETURN_IF_ERROR(check_writer(*head, fencing_token, now_ms));
     return plan_removal(*head, reader, now_ms);
   });
@@ -390,11 +406,12 @@ Result<SaveResult> ObjectSessionStore::fork(std::string_view id, int64_t seq,
   const Status status = objects_->update([&](PlanReader& reader) -> Result<Plan> {
     const int64_t now_ms = now();
     TARN_ASSIGN(const SessionHead source, read_head(reader, id));
-    TARN_ASSIGN(HeadVersion version, find_version(source, seq));
+    TARN_ASSIGN(HeadVersion version, find_version(source, seq, now_ms));
     TARN_ASSIGN(SessionHead head, read_head(reader, new_id));
+    References references(reader);
+    drop_if_over(head, references, now_ms);
     if (head.exists()) return conflict("exists already", session_where(new_id));
     TARN_RETURN_IF_ERROR(check_writer(head, 0, now_ms));
-    References references(reader);
     references.retain_record(version.record);
     version.parent = {source.id, version.seq};
     version.seq = result.seq = head.last_seq + 1;
@@ -413,7 +430,7 @@ Result<SaveResult> ObjectSessionStore::rollback(std::string_view id, int64_t seq
   const Status status = objects_->update([&](PlanReader& reader) -> Result<Plan> {
     const int64_t now_ms = now();
     TARN_ASSIGN(SessionHead head, read_head(reader, id));
-    TARN_ASSIGN(HeadVersion version, find_version(head, seq));
+    TARN_ASSIGN(HeadVersion version, find_version(head, seq, now_ms));
     TARN_RETURN_IF_ERROR(check_writer(head, fencing_token, now_ms));
     References references(reader);
     references.retain_record(version.record);
@@ -431,8 +448,12 @@ Status ObjectSessionStore::change_head(std::string_view id, Change change) {
   TARN_RETURN_IF_ERROR(check_id(id));
   return objects_->update([&](PlanReader& reader) -> Result<Plan> {
     TARN_ASSIGN(SessionHead head, read_head(reader, id));
-    TARN_RETURN_IF_ERROR(change(head, now()));
+    const int64_t now_ms = now();
+    References references(reader);
+    drop_if_over(head, references, now_ms);
+    TARN_RETURN_IF_ERROR(change(head, now_ms));
     Plan plan;
+    TARN_RETURN_IF_ERROR(references.finish(&plan));
     plan.commit = {head_name(id), encode_head(head)};
     return plan;
   });
@@ -538,6 +559,13 @@ Result<int64_t> ObjectSessionStore::collect() {
 }
 
 }  // namespace
+
+Error held_elsewhere(std::string_view id, int64_t rest_ms) {
+  const int64_t seconds = std::max<int64_t>(1, (rest_ms + 999) / 1000);
+  return conflict(
+      session_where(id) + " is held by another server for up to " + std::to_string(seconds) + " s",
+      kLeaseConflict);
+}
 
 Result<std::unique_ptr<SessionStore>> make_session_store(std::unique_ptr<Objects> objects,
                                                          const StoreOptions& options) {

@@ -86,9 +86,10 @@ struct StoredInfo {
   std::vector<KeptVersion> kept;  ///< oldest first
   int64_t kept_bytes = 0;         ///< payloads of all of them, before any sharing
   int64_t created_ms = 0;
-  int64_t last_use_ms = 0;  ///< last save, fork, rollback or lease
-  int64_t expires_ms = 0;   ///< 0: never
-  std::string lease_owner;  ///< empty: no live lease
+  int64_t last_use_ms = 0;     ///< last save, fork, rollback or lease
+  int64_t expires_ms = 0;      ///< 0: never
+  std::string lease_owner;     ///< empty: no live lease
+  int64_t lease_until_ms = 0;  ///< 0: no live lease
 };
 
 struct SessionPage {
@@ -98,7 +99,8 @@ struct SessionPage {
 
 struct StoreState {
   bool read_only = false;
-  std::string reason;  ///< why, in one sentence
+  bool failing = false;  ///< the last operation failed (kIo): the place may be out of reach
+  std::string reason;    ///< why, in one sentence
 };
 
 struct StoreOptions {
@@ -122,6 +124,7 @@ struct StoreOptions {
 /// A save is a compare-and-swap on the version number; with leases, one writer per session holds a
 /// fencing token and any older one is refused. Versions never change, so forks and rollbacks refer
 /// to them without a copy. Format: docs/formats/record.md; what survives what: docs/operations.md.
+/// A session whose time is over, and that nobody has leased, counts as absent at once.
 /// Threads: safe; stores of several processes may share one place (except `memory:`).
 ///
 /// Errors of all operations: kInvalidArgument (an id or a number out of range), kIo and kCorrupt;
@@ -168,7 +171,7 @@ class SessionStore {
   /// Ends a lease early. Errors: kConflict when a newer one exists.
   virtual Status release_lease(std::string_view id, int64_t fencing_token) = 0;
 
-  /// Removes sessions whose time is over at `now_ms`, but none with a live lease. Returns how many.
+  /// Gives back the room of sessions whose time is over at `now_ms`, but none with a live lease. Returns how many.
   virtual Result<int64_t> expire(int64_t now_ms) = 0;
   /// Removes what no version refers to: leftovers of writers that were killed. Returns how many
   /// objects. The dir store does this by itself when it is opened after a crash.
@@ -181,6 +184,8 @@ class SessionStore {
 /// Where a kConflict of a save is: in the number or in the lease.
 inline constexpr const char* kSeqConflict = "expected_seq";
 inline constexpr const char* kLeaseConflict = "fencing_token";
+/// kConflict at kLeaseConflict: another server's lease lasts for so long, unless it is renewed.
+Error held_elsewhere(std::string_view id, int64_t rest_ms);
 
 /// Whether `id` can name a session.
 bool is_session_id(std::string_view id);

@@ -159,7 +159,10 @@ Result<std::optional<FinishReason>> Turn::deliver(Clock::time_point now, Metrics
   std::string text;
   bool stopped = false;
   if (has_text_) {
-    stopped = stop_.push(session_->text_of(token), &text);
+    std::string piece = session_->text_of(token);
+    // Without a session nothing can finish the character any more.
+    if (own_ && is_complete()) session_->text().flush(&piece);
+    stopped = stop_.push(piece, &text);
     if (is_complete()) stop_.flush(&text);
   }
   if (request_.on_token) request_.on_token({token, text, session_->token_count() - 1});

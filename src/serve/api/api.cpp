@@ -62,13 +62,28 @@ bool has_json_type(const http::Request& request) {
                     [](char a, char b) { return a == (b >= 'A' && b <= 'Z' ? b - 'A' + 'a' : b); });
 }
 
+/// The first name in a query that is not in `known`, if any.
+std::optional<std::string> unknown_parameter(std::string_view query,
+                                             std::initializer_list<const char*> known) {
+  while (!query.empty()) {
+    const std::string_view item = query.substr(0, query.find('&'));
+    query.remove_prefix(std::min(item.size() + 1, query.size()));
+    if (item.empty()) continue;
+    const std::string_view raw = item.substr(0, item.find('='));
+    const std::string name = http::percent_decode(raw).value_or(std::string(raw));
+    if (std::find(known.begin(), known.end(), name) == known.end()) return name;
+  }
+  return std::nullopt;
+}
+
 }  // namespace
 
 struct Api::Route {
   const char* method;
   const char* pattern;
   void (Api::*handler)(const Call&);
-  bool open = false;  // without a key
+  bool open = false;                                   // without a key
+  std::initializer_list<const char*> parameters = {};  // of the query
 };
 
 const Api::Route Api::kRoutes[] = {
@@ -81,7 +96,7 @@ const Api::Route Api::kRoutes[] = {
     {"POST", "/v1/chat/completions", &Api::chat_completions},
     {"POST", "/v1/images/generations", &Api::images},
     {"POST", "/v1/sessions", &Api::create_session},
-    {"GET", "/v1/sessions", &Api::list_sessions},
+    {"GET", "/v1/sessions", &Api::list_sessions, false, {"limit", "page_token"}},
     {"GET", "/v1/sessions/{id}", &Api::get_session},
     {"DELETE", "/v1/sessions/{id}", &Api::remove_session},
     {"POST", "/v1/sessions/{id}/fork", &Api::fork_session},
@@ -139,6 +154,12 @@ void Api::handle(const http::Request& request, const std::shared_ptr<http::Excha
   if (!request.body.empty() && request.method == "POST" && !has_json_type(request)) {
     return call.fail({415, "unsupported_media_type", "wanted Content-Type: application/json"});
   }
+  if (request.path.starts_with("/v1/")) {
+    if (const auto name = unknown_parameter(request.query, found->parameters)) {
+      return call.fail({400, "unsupported_parameter",
+                        json_quote(*name, 40) + " is no parameter of this URL's query", *name});
+    }
+  }
   call.client = client(request);
   (this->*found->handler)(call);
 }
@@ -182,6 +203,7 @@ void Api::run_completion(const Call& call, Result<CompletionRequest> parsed) {
   for (const auto& prompt : request.prompts) {
     for (int64_t i = 0; i < request.n; ++i) {
       turns.push_back(make_turn(call, request, turns.size(), prompt));
+      turns.back().after_blank_line = request.after_blank_line;
     }
   }
   const auto group =

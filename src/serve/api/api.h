@@ -68,7 +68,8 @@ class Api {
   void metrics(const Call& call);
 
   Json model_json() const;
-  static void answer_view(const Call& call, const Result<SessionView>& view);
+  void fail(const Call& call, const Error& error, const std::string& created = {});
+  void answer_view(const Call& call, const Result<SessionView>& view);
   static bool check_path_id(const Call& call);
   static bool check_bare(const Call& call);
 

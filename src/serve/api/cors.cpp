@@ -7,7 +7,8 @@ namespace {
 
 void allow(const std::string& origin, http::Headers* headers) {
   headers->emplace_back("Access-Control-Allow-Origin", origin);
-  headers->emplace_back("Access-Control-Expose-Headers", "X-Request-Id, Retry-After");
+  headers->emplace_back("Access-Control-Expose-Headers",
+                        "X-Request-Id, Retry-After, X-Should-Retry");
   headers->emplace_back("Vary", "Origin");
 }
 

@@ -4,6 +4,8 @@
 #include <cmath>
 #include <utility>
 
+#include "serve/store.h"
+
 namespace tarn::serve::api {
 namespace {
 
@@ -31,8 +33,14 @@ std::string param_of(const std::string& where) {
   return where.find_first_of(" :/") == std::string::npos ? where : std::string();
 }
 
+/// Which of a store's two checks failed says nothing to clients: the message names the session.
+std::string message_of(const Error& error) {
+  const bool checked = error.where == kLeaseConflict || error.where == kSeqConflict;
+  return checked ? error.message : error.to_string();
+}
+
 Failure store_failure(const Error& error) {
-  const std::string message = error.to_string();
+  const std::string message = message_of(error);
   // The table of sessions: memory for states, which others give back.
   if (error.code == ErrorCode::kResource && error.where == "sessions") {
     return {429, "overloaded", message, {}, kSessionRetrySeconds};
@@ -87,7 +95,7 @@ Failure field_failure(const Error& error) {
 
 Failure refusal_failure(const Refusal& refusal) {
   const Error& error = refusal.error;
-  const std::string message = error.to_string();
+  const std::string message = message_of(error);
   switch (refusal.reason) {
     case RefusalReason::kInvalid:
       // A session that belongs to another model is no mistake in the request's form.
@@ -140,6 +148,10 @@ Failure session_failure(const Error& error, const std::string& created) {
     return {400, "invalid_value", error.to_string(), param_of(error.where)};
   }
   Failure failure = store_failure(error);
+  if (error.code == ErrorCode::kNotFound && error.where.find(", version ") != std::string::npos) {
+    failure.code = "version_not_found";
+    failure.param = "seq";
+  }
   if (error.code == ErrorCode::kConflict && error.where == "session " + created) {
     failure = {409, "session_exists", "id: " + failure.message, "id", 0, true};
   }

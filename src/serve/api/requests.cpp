@@ -1,6 +1,7 @@
 #include "serve/api/requests.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <utility>
 
@@ -109,18 +110,27 @@ Status read_stop(JsonReader& reader, size_t most, std::vector<std::string>* stop
   return valid.ok() ? valid : Status(invalid_argument(valid.error().message, "stop"));
 }
 
+/// A number that is 0 or from `low` to `high`; `range` says so. Absent: 1.
+double read_zero_or(JsonReader& reader, const char* key, double low, double high,
+                    const char* range) {
+  const Json* value = reader.optional(key);
+  if (value == nullptr) return 1;
+  double number = std::nan("");
+  if (const int64_t* integer = value->as_int()) number = static_cast<double>(*integer);
+  if (const double* real = value->as_double()) number = *real;
+  if (number == 0 || (number >= low && number <= high)) return number;
+  reader.fail(key, std::string("must be 0 (always the likeliest) or a number ") + range + ", got " +
+                       (std::isnan(number) ? value->type_name() : value->dump()));
+  return 1;
+}
+
 Status read_sampler(JsonReader& reader, runtime::SamplerOptions* sampler) {
-  const double temperature = reader.number("temperature", 0, kMaxTemperature, 1);
-  const double top_p = reader.number("top_p", 0, 1, 1);
+  const double temperature =
+      read_zero_or(reader, "temperature", kMinTemperature, kMaxTemperature, "from 0.001 to 100");
+  const double top_p = read_zero_or(reader, "top_p", kMinTopP, 1, "from 0.000001 to 1");
   sampler->top_k = reader.integer("top_k", 0, 1'000'000, 0);
   sampler->greedy = temperature == 0 || top_p == 0;
   if (sampler->greedy) return {};
-  if (temperature < kMinTemperature) {
-    return invalid_argument("must be 0 (always the likeliest) or from 0.001 to 100", "temperature");
-  }
-  if (top_p < kMinTopP) {
-    return invalid_argument("must be 0 (always the likeliest) or from 0.000001 to 1", "top_p");
-  }
   sampler->temperature = static_cast<float>(temperature);
   sampler->top_p = static_cast<float>(top_p);
   return runtime::validate(*sampler);
@@ -324,6 +334,7 @@ Result<CompletionRequest> parse_chat(const Json& body, const ModelFacts& facts) 
   TARN_ASSIGN(auto tokens,
               tokens_of_text(render_chat(parsed, !request.session.empty()), facts.config.modality));
   request.prompts.push_back(std::move(tokens));
+  request.after_blank_line = parsed.front().role != ChatMessage::Role::kAssistant;
   return request;
 }
 

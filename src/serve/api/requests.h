@@ -40,6 +40,7 @@ struct TurnFields {
 
 struct CompletionRequest : TurnFields {
   bool chat = false;
+  bool after_blank_line = false;  ///< see SessionTurn
   bool echo = false;
   std::vector<std::vector<int32_t>> prompts;  ///< one or more
 };

@@ -127,7 +127,7 @@ void Api::create_session(const Call& call) {
       read_new_session(call.request.body, options_.default_ttl_ms, options_.default_save);
   if (!session.ok()) return call.fail(field_failure(session.error()));
   const auto view = service_.create_session(*session);
-  if (!view.ok()) return call.fail(session_failure(view.error(), session->id));
+  if (!view.ok()) return fail(call, view.error(), session->id);
   call.answer(session_json(*view), 201);
 }
 
@@ -144,9 +144,19 @@ void Api::list_sessions(const Call& call) {
                            {"next_page_token", page->next.empty() ? Json() : Json(page->next)}});
 }
 
+/// Of the calls on sessions; `created`: see session_failure.
+void Api::fail(const Call& call, const Error& error, const std::string& created) {
+  Failure failure = session_failure(error, created);
+  if (error.where == kLeaseConflict) {
+    const double rest = service_.lease_seconds(call.path_id);
+    if (rest > 0) failure.retry_after_seconds = rest;
+  }
+  call.fail(failure);
+}
+
 /// Of the calls on one session: what they answer.
 void Api::answer_view(const Call& call, const Result<SessionView>& view) {
-  if (!view.ok()) return call.fail(session_failure(view.error()));
+  if (!view.ok()) return fail(call, view.error());
   call.answer(session_json(*view));
 }
 
@@ -171,7 +181,7 @@ void Api::get_session(const Call& call) {
 void Api::remove_session(const Call& call) {
   if (!check_bare(call)) return;
   const Status status = service_.remove(call.path_id);
-  if (!status.ok()) return call.fail(session_failure(status.error()));
+  if (!status.ok()) return fail(call, status.error());
   call.answer(Json::Object{{"id", call.path_id}, {"object", "session"}, {"deleted", true}});
 }
 
@@ -180,7 +190,7 @@ void Api::fork_session(const Call& call) {
   const auto fields = read_fork(call.request.body);
   if (!fields.ok()) return call.fail(field_failure(fields.error()));
   const auto view = service_.fork(call.path_id, fields->seq, fields->id);
-  if (!view.ok()) return call.fail(session_failure(view.error(), fields->id));
+  if (!view.ok()) return fail(call, view.error(), fields->id);
   call.answer(session_json(*view), 201);
 }
 
@@ -202,7 +212,7 @@ void Api::pause_session(const Call& call) {
 void Api::resume_session(const Call& call) {
   if (!check_bare(call)) return;
   const auto view = service_.resume(call.path_id);
-  if (!view.ok()) return call.fail(session_failure(view.error()));
+  if (!view.ok()) return fail(call, view.error());
   Json json = session_json(*view);
   json.set("tokens_recomputed", 0);  // the state is loaded, never computed
   call.answer(json);

@@ -1,7 +1,11 @@
 #include "serve/http/connection.h"
 
 #include <algorithm>
+#include <array>
+#include <chrono>
 #include <cmath>
+#include <cstdio>
+#include <ctime>
 #include <utility>
 
 #include "base/json.h"
@@ -22,6 +26,19 @@ constexpr size_t kLoggedPath = 1024;
 
 /// The client gave up before there was a status; nginx's number, known to readers of logs.
 constexpr int kClientGone = 499;
+
+/// 2026-07-01T12:00:00.123Z
+std::string utc_time(std::chrono::system_clock::time_point time) {
+  const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(time.time_since_epoch());
+  const auto whole = static_cast<std::time_t>(ms.count() / 1000);
+  std::tm parts{};
+  gmtime_r(&whole, &parts);
+  std::array<char, 32> text{};
+  std::strftime(text.data(), text.size(), "%Y-%m-%dT%H:%M:%S", &parts);
+  std::array<char, 8> rest{};
+  std::snprintf(rest.data(), rest.size(), ".%03dZ", static_cast<int>(ms.count() % 1000));
+  return std::string(text.data()) + rest.data();
+}
 
 void give_back_memory(std::string* buffer) {
   if (buffer->empty() && buffer->capacity() > kKeptCapacity) *buffer = {};
@@ -245,10 +262,12 @@ void Connection::log_exchange(Time now, const char* gone) {
   --context_.counters.active;
   ++context_.counters.by_status[static_cast<size_t>(status)];
   if (std::exchange(counted_stream_, false)) --context_.counters.streams;
-  if (!key_.empty()) context_.keys.remove(std::exchange(key_, {}));
+  const std::string key = std::exchange(key_, {});
+  if (!key.empty()) context_.keys.remove(key);
   if (!context_.options.access_log) return;
   Json line;
   line.set("event", "request");
+  line.set("time", utc_time(std::chrono::system_clock::now()));
   line.set("method", std::exchange(method_, {}));
   line.set("path", std::exchange(path_, {}));
   line.set("status", status);
@@ -256,6 +275,8 @@ void Connection::log_exchange(Time now, const char* gone) {
   line.set("bytes", answer_bytes_);
   line.set("id", id_);
   line.set("peer", peer_);
+  constexpr std::string_view kNamed = "key ";
+  if (key.starts_with(kNamed)) line.set("key", key.substr(kNamed.size()));
   if (gone != nullptr) line.set("gone", gone);
   log_message(LogLevel::kInfo, line.dump());
 }

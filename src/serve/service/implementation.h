@@ -26,6 +26,7 @@ struct Resident : SessionLease {
   int64_t ttl_ms = 0;
   int64_t token_count = 0;
   SavePolicy policy = SavePolicy::kTurn;
+  int missing_breaks = 0;  ///< see SavedSession
   std::vector<KeyedResult> results;
 };
 
@@ -40,6 +41,7 @@ struct RunningTurn {
   KeyedResult keyed;  ///< to be remembered, if it has a key
   TurnResult result;
   int64_t tokens_before = 0;
+  int missing_breaks = 0;  ///< after what the turn has read and drawn so far
 
   std::mutex mutex;
   std::condition_variable ended;
@@ -64,6 +66,7 @@ class SessionService::Implementation {
   /// save() and pause().
   Result<SessionView> save(const std::string& id, bool leaves);
   Result<SessionView> resume(const std::string& id);
+  double lease_seconds(const std::string& id);
   TurnSubmission submit(SessionTurn turn);
   Drained drain(Clock::time_point deadline);
   Readiness ready() const;
@@ -96,6 +99,8 @@ class SessionService::Implementation {
   /// Gives a session in memory up, for good if `leaves`.
   void let_go(Held held, bool leaves);
   SessionView view(const StoredInfo& info);
+  /// What the store has of a session. Errors: kConflict, another server has it.
+  Result<StoredInfo> info_unless_leased(const std::string& id);
   /// Lets `write` change a session's versions with the token of its lease, if this server holds it;
   /// then the copy in memory counts for nothing.
   Status write_versions(const std::string& id, const std::function<Status(int64_t)>& write);
@@ -112,6 +117,8 @@ class SessionService::Implementation {
   std::optional<Refusal> prepare(RunningTurn& turn, bool* stale);
   /// The earlier turn with this turn's key, if there was one.
   std::optional<Refusal> find_result(RunningTurn& turn, bool* found) const;
+  std::optional<Refusal> refuse_full(const RunningTurn& turn) const;
+  void watch_breaks(SessionTurn& turn, RunningTurn& running) const;
   std::optional<Refusal> enter(Request request, const TurnPointer& turn);
   void give_up(RunningTurn& turn, bool stale);
   void replay(const TurnPointer& turn);
@@ -127,6 +134,8 @@ class SessionService::Implementation {
   ServiceMetrics metrics_;
   Leases leases_;
   std::atomic<bool> draining_{false};
+  mutable std::mutex probe_mutex_;
+  mutable Clock::time_point next_probe_{};  ///< when ready() asks the store again
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;

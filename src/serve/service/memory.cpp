@@ -61,6 +61,7 @@ Result<std::string_view> SessionService::Implementation::read(const SessionRecor
   resident->ttl_ms = record.ttl_ms;
   resident->token_count = record.token_count;
   resident->policy = saved.policy;
+  resident->missing_breaks = saved.missing_breaks;
   resident->results = std::move(saved.results);
   return saved.snapshot;
 }
@@ -78,6 +79,7 @@ Status SessionService::Implementation::reload(const std::string& id, Held& held,
   kept.ttl_ms = fresh.ttl_ms;
   kept.token_count = fresh.token_count;
   kept.policy = fresh.policy;
+  kept.missing_breaks = fresh.missing_breaks;
   kept.results = std::move(fresh.results);
   return {};
 }
@@ -87,8 +89,11 @@ Result<SaveResult> SessionService::Implementation::store_version(const std::stri
                                                                  const ResidentPointer& resident,
                                                                  std::string_view snapshot) {
   const Clock::time_point start = Clock::now();
-  const std::string payload =
-      encode_saved_session({id, resident->policy, resident->results, snapshot});
+  const std::string payload = encode_saved_session({.id = id,
+                                                    .policy = resident->policy,
+                                                    .missing_breaks = resident->missing_breaks,
+                                                    .results = resident->results,
+                                                    .snapshot = snapshot});
   TARN_ASSIGN(const int64_t token, leases_.retire(id, *resident));
   SaveRequest request;
   request.id = id;
@@ -101,7 +106,9 @@ Result<SaveResult> SessionService::Implementation::store_version(const std::stri
   request.payload = payload;
   Result<SaveResult> saved = store_->save(request);
   if (!saved.ok()) {
-    metrics_.failed_saves.fetch_add(1, std::memory_order_relaxed);
+    // A session that is there already is a mistake of whoever makes it anew.
+    const bool exists = request.expected_seq == 0 && saved.error().where == kSeqConflict;
+    if (!exists) metrics_.failed_saves.fetch_add(1, std::memory_order_relaxed);
     // Whoever called decides what becomes of the lease.
     const bool lost = saved.error().code == ErrorCode::kConflict;
     leases_.resume(id, resident, lost ? 0 : token);
@@ -155,6 +162,12 @@ void SessionService::Implementation::let_go(Held held, bool leaves) {
     ++given_back_;
   }
   changed_.notify_all();
+}
+
+Result<StoredInfo> SessionService::Implementation::info_unless_leased(const std::string& id) {
+  TARN_ASSIGN(StoredInfo info, store_->info(id));
+  if (info.lease_owner.empty() || info.lease_owner == owner()) return info;
+  return held_elsewhere(id, info.lease_until_ms - now());
 }
 
 SessionView SessionService::Implementation::view(const StoredInfo& info) {

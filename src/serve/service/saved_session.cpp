@@ -138,7 +138,7 @@ std::string encode_saved_session(const SavedSession& session) {
   out.reserve(bytes);
   put(&out, static_cast<uint8_t>(session.policy));
   put(&out, static_cast<uint8_t>(session.id.size()));
-  put(&out, uint16_t{0});
+  put(&out, static_cast<uint16_t>(session.missing_breaks));
   put(&out, static_cast<uint32_t>(session.results.size()));
   out += session.id;
   for (const KeyedResult& result : session.results) put_result(&out, result);
@@ -154,10 +154,11 @@ Result<SavedSession> parse_saved_session(std::string_view bytes, const std::stri
   SavedSession session;
   const auto policy = reader.take<uint8_t>();
   const auto id_bytes = reader.take<uint8_t>();
-  const auto reserved = reader.take<uint16_t>();
+  session.missing_breaks = reader.take<uint16_t>();
   const auto results = reader.take<uint32_t>();
   session.id = reader.bytes(id_bytes);
-  if (policy > static_cast<uint8_t>(SavePolicy::kManual) || reserved != 0) {
+  if (policy > static_cast<uint8_t>(SavePolicy::kManual) ||
+      session.missing_breaks > kBlankLineBreaks) {
     return corrupt("has a flag that means nothing", where);
   }
   session.policy = static_cast<SavePolicy>(policy);

@@ -28,6 +28,9 @@ inline constexpr size_t kMaxKeyBytes = 128;
 /// 1 to kMaxKeyBytes printable ASCII characters.
 bool is_idempotency_key(std::string_view key);
 
+/// Line breaks that end a text with a blank line.
+inline constexpr int kBlankLineBreaks = 2;
+
 /// What a turn with an idempotency key answered: enough to answer it again.
 struct KeyedResult {
   std::string key;
@@ -48,6 +51,9 @@ struct KeyedResult {
 struct SavedSession {
   std::string id;  ///< of the session that wrote it; a fork's first version has its source's
   SavePolicy policy = SavePolicy::kTurn;
+  /// Line breaks that the session's text lacks to end with a blank line, at most kBlankLineBreaks;
+  /// 0 also for models that are not over text.
+  int missing_breaks = 0;
   std::vector<KeyedResult> results;  ///< the oldest first, no key twice
   std::string_view snapshot;         ///< points into the parsed bytes
 };

@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <random>
 #include <utility>
@@ -13,6 +14,9 @@
 
 namespace tarn::serve {
 namespace {
+
+/// Looks at readiness cost the store one read in this time.
+constexpr std::chrono::seconds kProbeInterval{1};
 
 uint64_t random_number() {
   std::random_device device;
@@ -177,7 +181,7 @@ Result<SessionView> SessionService::Implementation::fork(const std::string& id,
       TARN_ASSIGN(const SessionView saved, save(id, false));
       seq = saved.seq;
     } else {
-      TARN_ASSIGN(const StoredInfo info, store_->info(id));
+      TARN_ASSIGN(const StoredInfo info, info_unless_leased(id));
       seq = info.seq;
     }
   }
@@ -191,7 +195,14 @@ Result<SessionView> SessionService::Implementation::save(const std::string& id, 
   Result<Held> held = engine_->sessions().claim_resident(id);
   if (!held.ok()) {
     if (held.error().code != ErrorCode::kNotFound) return held.error();
-    return get(id);
+    TARN_ASSIGN(const StoredInfo info, info_unless_leased(id));
+    return view(info);
+  }
+  if (!resident(*held).unsaved) {
+    const Result<StoredInfo> info = info_unless_leased(id);
+    let_go(std::move(*held), leaves || !info.ok());
+    if (!info.ok()) return info.error();
+    return view(*info);
   }
   const Status saved = save_held(id, *held);
   const bool lost = !saved.ok() && saved.error().code == ErrorCode::kConflict;
@@ -206,12 +217,18 @@ Result<SessionView> SessionService::Implementation::resume(const std::string& id
   TARN_ASSIGN(Held held, engine_->sessions().claim(id));
   const Resident& copy = resident(held);
   const bool unsaved = copy.unsaved;
-  const Result<StoredInfo> info = store_->info(id);
+  const Result<StoredInfo> info = unsaved ? store_->info(id) : info_unless_leased(id);
   Status status = info.ok() ? Status() : Status(info.error());
   if (info.ok() && info->seq != copy.seq && !unsaved) status = reload(id, held, info->seq);
   let_go(std::move(held), !status.ok() && !unsaved);
   if (!status.ok()) return status.error();
   return view(*info);
+}
+
+double SessionService::Implementation::lease_seconds(const std::string& id) {
+  const Result<StoredInfo> info = store_->info(id);
+  if (!info.ok() || info->lease_owner.empty() || info->lease_owner == owner()) return 0;
+  return static_cast<double>(std::max<int64_t>(0, info->lease_until_ms - now())) / 1000;
 }
 
 SessionService::Drained SessionService::Implementation::drain(Clock::time_point deadline) {
@@ -237,8 +254,17 @@ SessionService::Drained SessionService::Implementation::drain(Clock::time_point 
 
 SessionService::Readiness SessionService::Implementation::ready() const {
   if (draining_) return {false, "the server is shutting down"};
+  {
+    // Whoever comes while another asks goes by what is known.
+    const std::unique_lock lock(probe_mutex_, std::try_to_lock);
+    if (lock.owns_lock() && Clock::now() >= next_probe_) {
+      static_cast<void>(store_->info("readiness"));  // the store notes whether it could be asked
+      next_probe_ = Clock::now() + kProbeInterval;
+    }
+  }
   const StoreState state = store_->state();
   if (state.read_only) return {false, "the store is read-only: " + state.reason};
+  if (state.failing) return {false, state.reason};
   return {};
 }
 
@@ -284,6 +310,9 @@ Result<SessionView> SessionService::pause(const std::string& id) {
 }
 Result<SessionView> SessionService::resume(const std::string& id) {
   return implementation_->resume(id);
+}
+double SessionService::lease_seconds(const std::string& id) {
+  return implementation_->lease_seconds(id);
 }
 TurnSubmission SessionService::submit(SessionTurn turn) {
   return implementation_->submit(std::move(turn));

@@ -79,6 +79,9 @@ struct SessionTurn {
   /// What the engine shall do. `on_end` must be empty; `on_token` is called from one thread at a
   /// time, not always the same.
   Request request{};
+  /// The prompt begins behind a blank line: the line breaks that the session's text lacks of one go
+  /// before it, none if the session is empty.
+  bool after_blank_line = false;
   std::optional<int64_t> if_seq{};  ///< refuse unless this is the session's newest version
   /// 1 to kMaxKeyBytes printable characters, or empty. The second turn with one key on one session
   /// is answered with the first one's tokens and result, if it is the same request (prompt, sampler,
@@ -163,18 +166,24 @@ class SessionService {
   /// At most `limit` (1 to 1000) after `page_token`.
   Result<SessionViewPage> list(std::string_view page_token, int limit);
   Status remove(const std::string& id);
-  /// Session `new_id` (empty: made up) from version `seq`, or from what the session is now. It
-  /// continues with the same random numbers unless a turn brings a seed.
+  /// Session `new_id` (empty: made up) from version `seq`, or from what the session is now, which
+  /// another server may have (kConflict at kLeaseConflict). It continues with the same random numbers
+  /// unless a turn brings a seed.
   Result<SessionView> fork(const std::string& id, std::optional<int64_t> seq,
                            const std::string& new_id);
   /// Makes an older version the newest, under a new number; unsaved turns are dropped.
   Result<SessionView> rollback(const std::string& id, int64_t seq);
-  /// Saves the turns that are not saved, if any.
+  /// Saves the turns that are not saved, if any. Errors of this and the next two: kConflict at
+  /// kLeaseConflict, another server has the session and may have turns that are not saved.
   Result<SessionView> save(const std::string& id);
   /// As save(), and the session leaves the memory.
   Result<SessionView> pause(const std::string& id);
   /// Brings the newest version into memory. Nothing is computed for it.
   Result<SessionView> resume(const std::string& id);
+
+  /// How long another server holds the session unless it gives it back or renews its lease; 0: none
+  /// does, as far as the store can tell.
+  double lease_seconds(const std::string& id);
 
   /// Admits a turn or says why not; without a session the store has no part in it. Refusals are
   /// the engine's, and: kPrecondition for if_seq; kConflict while another server has the session
@@ -196,8 +205,8 @@ class SessionService {
     bool ready = true;
     std::string reason;  ///< why not, in one sentence
   };
-  /// Whether turns with sessions can be served: not after a failed flush of the store, nor in a
-  /// drain.
+  /// Whether turns with sessions can be served: not after a failed flush of the store, nor while its
+  /// last operation failed (one is a read of this call's own, at most each second), nor in a drain.
   Readiness ready() const;
 
   const Metrics& engine_metrics() const;

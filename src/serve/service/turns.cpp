@@ -9,9 +9,6 @@
 namespace tarn::serve {
 namespace {
 
-/// Another server has the session for a turn: a guess at how long.
-constexpr double kLeaseRetrySeconds = 1.0;
-
 Refusal refuse(RefusalReason reason, Error error, double retry_after = 0) {
   return {reason, std::move(error), retry_after};
 }
@@ -25,12 +22,14 @@ Refusal refusal_of(const Error& error) {
   switch (error.code) {
     case ErrorCode::kNotFound: return refuse(RefusalReason::kNotFound, error);
     case ErrorCode::kInvalidArgument: return refuse(RefusalReason::kInvalid, error);
-    case ErrorCode::kConflict: {
-      const bool leased = error.where == kLeaseConflict;
-      return refuse(RefusalReason::kConflict, error, leased ? kLeaseRetrySeconds : 0);
-    }
+    case ErrorCode::kConflict: return refuse(RefusalReason::kConflict, error);
     default: return refuse(RefusalReason::kFailed, error);
   }
+}
+
+/// Line breaks that a text lacks of a blank line at its end when `token` comes behind it.
+int missing_after(int missing, int32_t token) {
+  return token == '\n' ? std::max(0, missing - 1) : kBlankLineBreaks;
 }
 
 Error lost_turns(const std::string& id) {
@@ -153,6 +152,8 @@ TurnSubmission SessionService::Implementation::submit(SessionTurn turn) {
                           ", wanted " + std::to_string(*turn.if_seq),
                       kIfSeqConflict});
   }
+  if (!refusal) refusal = refuse_full(*running);
+  if (!refusal) watch_breaks(turn, *running);
   running->on_end = std::move(turn.on_end);
   if (!refusal) refusal = enter(std::move(turn.request), running);
   if (!refusal) return {TurnHandle(running), std::nullopt};
@@ -184,7 +185,9 @@ std::optional<Refusal> SessionService::Implementation::prepare(RunningTurn& turn
   const Result<int64_t> seq = leases_.take(turn.id, turn.resident);
   if (!seq.ok()) {
     if (!resident.unsaved || seq.error().code != ErrorCode::kConflict) {
-      return refusal_of(seq.error());
+      Refusal refusal = refusal_of(seq.error());
+      if (seq.error().where == kLeaseConflict) refusal.retry_after_seconds = lease_seconds(turn.id);
+      return refusal;
     }
     *stale = true;
     return refusal_of(lost_turns(turn.id));
@@ -227,18 +230,39 @@ std::optional<Refusal> SessionService::Implementation::find_result(RunningTurn& 
   return std::nullopt;
 }
 
+/// Why nothing can be added to the session, if nothing can.
+std::optional<Refusal> SessionService::Implementation::refuse_full(const RunningTurn& turn) const {
+  const model::ModelConfig& config = engine_->model()->config();
+  if (config.max_tokens == 0 || turn.tokens_before < config.max_tokens) return std::nullopt;
+  if (config.modality == model::Modality::kImage) {
+    return invalid("the picture is complete", "session");
+  }
+  return invalid("has " + std::to_string(turn.tokens_before) + " tokens, the model takes no more",
+                 "session");
+}
+
+/// Puts the line breaks that the session lacks before the prompt, and counts on over the turn's text.
+void SessionService::Implementation::watch_breaks(SessionTurn& turn, RunningTurn& running) const {
+  if (engine_->model()->config().modality != model::Modality::kBytes) return;
+  std::vector<int32_t>& prompt = turn.request.prompt;
+  int& missing = running.missing_breaks = running.resident->missing_breaks;
+  if (turn.after_blank_line) prompt.insert(prompt.begin(), static_cast<size_t>(missing), '\n');
+  for (const int32_t token : prompt) missing = missing_after(missing, token);
+}
+
 /// Hands a prepared turn to the engine, which gives it to finish().
 std::optional<Refusal> SessionService::Implementation::enter(Request request,
                                                              const TurnPointer& turn) {
   request.wait_for_session = false;
-  if (!turn->keyed.key.empty()) {
-    request.on_token = [turn, told = std::move(request.on_token)](const TokenEvent& event) {
+  request.on_token = [turn, told = std::move(request.on_token)](const TokenEvent& event) {
+    turn->missing_breaks = missing_after(turn->missing_breaks, event.token);
+    if (!turn->keyed.key.empty()) {
       turn->keyed.tokens.push_back(event.token);
       turn->keyed.text_bytes.push_back(static_cast<uint32_t>(event.text.size()));
       turn->keyed.text += event.text;
-      if (told) told(event);
-    };
-  }
+    }
+    if (told) told(event);
+  };
   request.on_end = [this, turn](const TurnEnd& end) {
     turn->result.end = end;
     workers_->push([this, turn] { finish(turn); });
@@ -316,6 +340,9 @@ void SessionService::Implementation::remember(RunningTurn& turn) const {
 bool SessionService::Implementation::keep(RunningTurn& turn) {
   Resident& resident = *turn.resident;
   resident.token_count = turn.result.end.token_count;
+  if (engine_->model()->config().modality == model::Modality::kBytes) {
+    resident.missing_breaks = turn.missing_breaks;
+  }
   remember(turn);
   if (resident.policy == SavePolicy::kManual) {
     resident.unsaved = true;

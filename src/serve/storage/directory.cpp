@@ -254,7 +254,7 @@ StoreState DirectoryObjects::state() const {
 
 Error DirectoryObjects::stop(Error error) {
   const std::lock_guard lock(state_mutex_);
-  if (!state_.read_only) state_ = {true, error.to_string()};
+  if (!state_.read_only) state_ = {.read_only = true, .reason = error.to_string()};
   return error;
 }
 

@@ -77,6 +77,9 @@ inline std::string name_after(std::string prefix) {
 
 /// What open_store() opens its URLs with.
 Result<std::unique_ptr<Objects>> open_objects(const std::string& url, const StoreOptions& options);
+/// `objects` whose state() tells whether the last operation failed (kIo); the log gets one line when
+/// that begins and one when it ends, with the `kind` of the place.
+std::unique_ptr<Objects> watch_objects(std::unique_ptr<Objects> objects, std::string kind);
 std::unique_ptr<Objects> open_memory_objects();
 Result<std::unique_ptr<Objects>> open_directory_objects(const std::string& path,
                                                         const StoreOptions& options);

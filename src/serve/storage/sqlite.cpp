@@ -272,7 +272,7 @@ class SqliteObjects final : public Objects {
     const Status status = transact(*connection, planner);
     if (!connection->is_alive() && !status.ok()) {
       const std::lock_guard lock(mutex_);
-      if (!state_.read_only) state_ = {true, status.error().to_string()};
+      if (!state_.read_only) state_ = {.read_only = true, .reason = status.error().to_string()};
     }
     pool_.give(std::move(connection));
     return status;

@@ -73,6 +73,8 @@ TEST(ApiAccess, LetsPagesOfOneOriginCall) {
   ask.headers[0].second = "https://b.example";
   EXPECT_EQ(site.send(ask).header("Access-Control-Allow-Origin"), "");
   EXPECT_EQ(site.get("/livez").header("Access-Control-Allow-Origin"), "https://a.example");
+  EXPECT_EQ(site.get("/livez").header("Access-Control-Expose-Headers"),
+            "X-Request-Id, Retry-After, X-Should-Retry");
   EXPECT_EQ(site.get("/v1/models").header("Access-Control-Allow-Origin"), "https://a.example");
   Site closed(text_model());
   EXPECT_EQ(closed.get("/livez").header("Access-Control-Allow-Origin"), "");

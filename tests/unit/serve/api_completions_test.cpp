@@ -15,7 +15,7 @@ std::string text_at(const Json& json, const std::string& path) {
   return text != nullptr ? *text : "(" + std::string(value.type_name()) + ")";
 }
 
-/// The tokens that the engine draws after `prompt`, as bytes of text.
+/// The tokens that the engine draws after `prompt`, as the text of a turn without a session.
 std::string drawn_text(const ModelPointer& model, const std::string& prompt, uint64_t seed,
                        int64_t count) {
   Alone alone(model, seed);
@@ -23,6 +23,7 @@ std::string drawn_text(const ModelPointer& model, const std::string& prompt, uin
   runtime::Utf8Stream stream;
   std::string text;
   for (const int32_t token : drawn) stream.push(static_cast<uint8_t>(token), &text);
+  stream.flush(&text);
   return text;
 }
 
@@ -155,6 +156,40 @@ TEST(ApiCompletions, WhateverBytesAModelDrawsTheAnswerIsUtf8) {
     }
   }
   EXPECT_GT(replaced, 50);
+}
+
+TEST(ApiCompletions, AnUnfinishedCharacterIsToldWithoutASession) {
+  const ModelPointer model = text_model();
+  Site site(model);
+  uint64_t seed = 0;
+  const auto begins_a_character = [&] {
+    const int32_t token = Alone(model, seed).turn({'a'}, 1, {})[0];
+    return token >= 0xc2 && token <= 0xf4;
+  };
+  while (!begins_a_character()) ++seed;
+  const std::string ask = R"("prompt":"a","max_tokens":1,"seed":)" + std::to_string(seed);
+  EXPECT_EQ(site.post(kCompletions, "{" + ask + "}").at("choices.0.text"), Json("\uFFFD"));
+  const auto events = site.post(kCompletions, R"({"stream":true,)" + ask + "}").events();
+  EXPECT_EQ(text_at(events.front(), "choices.0.text"), "\uFFFD");
+  // In a session it waits for the next turn.
+  site.post("/v1/sessions", R"({"id":"s"})");
+  EXPECT_EQ(site.post(kCompletions, R"({"session":"s",)" + ask + "}").at("choices.0.text"),
+            Json(""));
+}
+
+TEST(ApiCompletions, SamplersNameTheirWholeRange) {
+  Site site(text_model());
+  for (const char* value : {"-1", "0.0001", "101"}) {
+    const Answered answer =
+        site.post(kCompletions, std::string(R"({"temperature":)") + value + "}");
+    EXPECT_EQ(answer.status, 400);
+    EXPECT_EQ(text_at(answer.json(), "error.message")
+                  .rfind("temperature: must be 0 (always the likeliest) or a number from 0.001 to "
+                         "100, got ",
+                         0),
+              0u)
+        << answer.body;
+  }
 }
 
 TEST(ApiCompletions, ModelsOverTokensTellNumbers) {

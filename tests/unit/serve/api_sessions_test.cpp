@@ -66,6 +66,28 @@ TEST(ApiSessions, HoldWhatWasSaid) {
   EXPECT_EQ(turn(site, "s", "x").status, 404);
 }
 
+TEST(ApiSessions, NameTheVersionThatIsNotKept) {
+  Site site(text_model());
+  site.post(kSessions, R"({"id":"s"})");
+  for (const char* call : {"/s/fork", "/s/rollback"}) {
+    const Answered answer = site.post(kSessions + call, R"({"seq":9})");
+    EXPECT_EQ(answer.status, 404) << answer.body;
+    EXPECT_EQ(answer.at("error.code"), Json("version_not_found"));
+    EXPECT_EQ(answer.at("error.param"), Json("seq"));
+  }
+  EXPECT_EQ(site.post(kSessions + "/t/fork", R"({"seq":9})").at("error.code"),
+            Json("session_not_found"));
+}
+
+TEST(ApiSessions, TakeNoUnknownQuery) {
+  Site site(text_model());
+  const Answered answer = site.get(kSessions + "?limit=2&after=b");
+  EXPECT_EQ(answer.status, 400);
+  EXPECT_EQ(answer.at("error.param"), Json("after"));
+  EXPECT_EQ(site.post(kText + "?stream=true", "{}").status, 400);
+  EXPECT_EQ(site.get("/livez?probe=1").status, 200);
+}
+
 TEST(ApiSessions, AreListedPageByPage) {
   Site site(text_model());
   for (const char* id : {"a", "b", "c"}) {
@@ -158,6 +180,7 @@ TEST(ApiSessions, AChatGoesOnWithTheNewMessagesAlone) {
   const Tokens drawn = alone.turn({second.begin(), second.end()}, 4, {});
   EXPECT_EQ(chat(R"({"role":"user","content":"Hi"})").at("choices.0.finish_reason"),
             Json("length"));
+  ASSERT_EQ(site.post(kSessions + "/s/fork", R"({"id":"closed"})").status, 201);
   const Answered answer =
       chat(R"({"role":"assistant","content":""},{"role":"user","content":"On"})");
   ASSERT_EQ(answer.status, 200) << answer.body;
@@ -166,6 +189,30 @@ TEST(ApiSessions, AChatGoesOnWithTheNewMessagesAlone) {
   for (const int32_t token : drawn) stream.push(static_cast<uint8_t>(token), &text);
   if (text.substr(0, 1) == " ") text.erase(0, 1);
   EXPECT_EQ(answer.at("choices.0.message.content"), Json(text));
+  // The open answer is closed by itself, in a fork as well.
+  const Answered closed = site.post(
+      "/v1/chat/completions",
+      R"({"session":"closed","max_tokens":4,"messages":[{"role":"user","content":"On"}]})");
+  EXPECT_EQ(closed.at("choices"), answer.at("choices"));
+  EXPECT_EQ(closed.at("tarn.token_count"), answer.at("tarn.token_count"));
+}
+
+TEST(ApiSessions, AChatBeginsBehindABlankLine) {
+  Site site(text_model());
+  const auto tokens_of_chat = [&](const std::string& text) {
+    const std::string made = site.post(kSessions, "{}").at("id").as_string()->c_str();
+    site.post(kText,
+              R"({"max_tokens":0,"session":")" + made + R"(","prompt":)" + Json(text).dump() + "}");
+    const Answered answer =
+        site.post("/v1/chat/completions", R"({"max_tokens":1,"session":")" + made +
+                                              R"(","messages":[{"role":"user","content":"x"}]})");
+    return *answer.at("tarn.token_count").as_int() - static_cast<int64_t>(text.size());
+  };
+  const int64_t whole = tokens_of_chat("");
+  EXPECT_EQ(tokens_of_chat("a"), whole + 2);
+  EXPECT_EQ(tokens_of_chat("a\n"), whole + 1);
+  EXPECT_EQ(tokens_of_chat("a\n\n"), whole);
+  EXPECT_EQ(tokens_of_chat("a\n\n\n"), whole);
 }
 
 /// A folder that is removed again.
@@ -194,6 +241,33 @@ TEST(ApiSessions, OfAnotherModelAreRefused) {
   }
   Site site(text_model(), {}, {}, make_store(folder.url()));
   EXPECT_EQ(turn(site, "s", "").at("tarn.tokens_evaluated"), Json(1));
+}
+
+TEST(ApiSessions, OfAnotherServerAreRefusedWithATime) {
+  const Folder folder;
+  ServiceOptions named;
+  named.owner = "one";
+  Site one(text_model(), {}, named, make_store(folder.url()));
+  named.owner = "two";
+  Site two(text_model(), {}, named, make_store(folder.url()));
+  one.post(kSessions, R"({"id":"s","save":"manual"})");
+  ASSERT_EQ(turn(one, "s", "ab").status, 200);
+  const auto expect_held = [](const Answered& answer) {
+    EXPECT_EQ(answer.status, 409) << answer.body;
+    EXPECT_EQ(answer.at("error.param"), Json("session"));
+    const std::string message = *answer.at("error.message").as_string();
+    EXPECT_EQ(message.rfind("session s is held by another server for up to ", 0), 0u) << message;
+    const int seconds = std::stoi("0" + answer.header("Retry-After"));
+    EXPECT_GT(seconds, 10);
+    EXPECT_LE(seconds, 30);
+  };
+  expect_held(turn(two, "s", "c"));
+  for (const char* call : {"/s/save", "/s/pause", "/s/resume", "/s/fork"}) {
+    expect_held(two.post(kSessions + call, "{}"));
+  }
+  expect_held(two.send(two.request("DELETE", kSessions + "/s")));
+  EXPECT_EQ(one.post(kSessions + "/s/save", "").at("seq"), Json(2));
+  EXPECT_EQ(turn(two, "s", "c").at("tarn.seq"), Json(2));
 }
 
 TEST(ApiSessions, AFailedFlushStopsThemAlone) {
@@ -268,6 +342,22 @@ TEST(ApiImages, DrawTheRestOfAPicture) {
     EXPECT_EQ(rows, 1);
     EXPECT_EQ(ends, 1);
   }
+}
+
+TEST(ApiImages, EndWithThePicture) {
+  Site site(picture_model());
+  site.post(kSessions, R"({"id":"s"})");
+  const std::string images = "/v1/images/generations";
+  EXPECT_EQ(site.post(images, R"({"session":"s"})").at("data.0.complete"), Json(true));
+  for (const std::string& path : {images, kText}) {
+    const Answered answer = site.post(path, R"({"session":"s"})");
+    EXPECT_EQ(answer.status, 400) << answer.body;
+    EXPECT_EQ(answer.at("error.message"), Json("session: the picture is complete"));
+    EXPECT_EQ(answer.at("error.param"), Json("session"));
+  }
+  const Answered given = site.post(images, R"({"session":"s","prompt_pixels":[1]})");
+  EXPECT_EQ(given.at("error.message"), Json("session: the picture is complete"));
+  EXPECT_EQ(site.get(kSessions + "/s").at("seq"), Json(2));
 }
 
 TEST(ApiImages, RefuseWhatTheyCannotDraw) {

@@ -424,6 +424,9 @@ TEST_F(HttpConnection, LogsOneEscapedLinePerRequest) {
   std::vector<std::string> lines;
   set_log_sink([&](LogLevel, std::string_view line) { lines.emplace_back(line); });
   context.options.access_log = true;
+  context.options.key = [](const Request& request) {
+    return request.method == "GET" && request.path != "/a\"\xff" ? "address peer" : "key alice";
+  };
   begin();
   send("GET /a\"\xff?secret=1 HTTP/1.1\r\nHost: a\r\nX-Request-Id: bad id\r\n\r\n");
   exchanges[0]->send({.body = "12"});
@@ -440,6 +443,12 @@ TEST_F(HttpConnection, LogsOneEscapedLinePerRequest) {
   EXPECT_EQ(*line->find("bytes")->as_int(), static_cast<int64_t>(received.size()));
   EXPECT_EQ(line->find("id")->as_string()->size(), 16U);
   EXPECT_EQ(*line->find("peer")->as_string(), "peer");
+  EXPECT_EQ(*line->find("key")->as_string(), "alice");
+  const std::string& time = *line->find("time")->as_string();
+  ASSERT_EQ(time.size(), 24U) << time;
+  EXPECT_EQ(time[10], 'T');
+  EXPECT_EQ(time[19], '.');
+  EXPECT_EQ(time[23], 'Z');
   EXPECT_NE(line->find("seconds"), nullptr);
   EXPECT_EQ(line->find("gone"), nullptr);
   EXPECT_EQ(lines[0].find("secret"), std::string::npos);
@@ -447,6 +456,7 @@ TEST_F(HttpConnection, LogsOneEscapedLinePerRequest) {
   ASSERT_TRUE(left.ok());
   EXPECT_EQ(*left->find("gone")->as_string(), "closed");
   EXPECT_EQ(*left->find("status")->as_int(), 499);
+  EXPECT_EQ(left->find("key"), nullptr);
 }
 
 }  // namespace

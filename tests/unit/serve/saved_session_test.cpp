@@ -30,6 +30,7 @@ SavedSession sample() {
   SavedSession session;
   session.id = "a-1";
   session.policy = SavePolicy::kManual;
+  session.missing_breaks = 1;
   session.results = {result("first key"), result("2")};
   session.results[1].reason = FinishReason::kLength;
   session.results[1].stop_string = -1;
@@ -43,6 +44,7 @@ TEST(SavedSession, RoundTrip) {
   ASSERT_TRUE(read.ok()) << read.error().to_string();
   EXPECT_EQ(read->id, "a-1");
   EXPECT_EQ(read->policy, SavePolicy::kManual);
+  EXPECT_EQ(read->missing_breaks, 1);
   EXPECT_EQ(read->snapshot, "what a snapshot says");
   ASSERT_EQ(read->results.size(), 2);
   const KeyedResult& first = read->results[0];
@@ -85,6 +87,7 @@ TEST(SavedSession, RulesHoldBehindRightChecksums) {
   EXPECT_TRUE(refused([](S* s) { s->id = ""; }));
   EXPECT_TRUE(refused([](S* s) { s->id = "a/b"; }));
   EXPECT_TRUE(refused([](S* s) { s->policy = static_cast<SavePolicy>(2); }));
+  EXPECT_TRUE(refused([](S* s) { s->missing_breaks = 3; }));
   EXPECT_TRUE(refused([](S* s) { s->results[1].key = s->results[0].key; }));
   EXPECT_TRUE(refused([](S* s) { s->results[0].key = ""; }));
   EXPECT_TRUE(refused([](S* s) { s->results[0].key = "a\n"; }));

@@ -10,6 +10,7 @@
 #include <cstdlib>
 #include <thread>
 
+#include "base/log.h"
 #include "serve/session_store.h"
 #include "unit/serve/service_fixture.h"
 #include "unit/serve/store_fixture.h"
@@ -247,6 +248,85 @@ class SilentObjects final : public Objects {
   std::atomic<bool>* silent_;
 };
 
+/// Cannot be reached while told so.
+class LostObjects final : public Objects {
+ public:
+  LostObjects(std::unique_ptr<Objects> objects, std::atomic<bool>* lost)
+      : objects_(std::move(objects)), lost_(lost) {}
+  Result<MaybeValue> get(const std::string& name) override {
+    if (*lost_) return gone();
+    return objects_->get(name);
+  }
+  Result<std::vector<NamedValue>> scan(const std::string& prefix, const std::string& after,
+                                       int limit) override {
+    if (*lost_) return gone();
+    return objects_->scan(prefix, after, limit);
+  }
+  Status update(const Planner& planner) override {
+    if (*lost_) return gone();
+    return objects_->update(planner);
+  }
+  Durability durability() const override { return objects_->durability(); }
+
+ private:
+  static Error gone() { return {ErrorCode::kIo, "nobody answers", "store"}; }
+  std::unique_ptr<Objects> objects_;
+  std::atomic<bool>* lost_;
+};
+
+TEST_P(ServiceLifeTest, IsNotReadyWhileTheStoreIsOutOfReach) {
+  std::atomic<bool> lost{false};
+  auto objects = place_->objects(store_options_);
+  ASSERT_TRUE(objects.ok());
+  auto store = make_session_store(
+      watch_objects(std::make_unique<LostObjects>(std::move(*objects), &lost), "test"),
+      store_options_);
+  ASSERT_TRUE(store.ok());
+  auto server = SessionService::create(model_, options_, std::move(*store));
+  ASSERT_TRUE(server.ok());
+  create(**server, "a");
+  const auto becomes = [&](bool ready) {
+    for (int i = 0; i < 300 && (*server)->ready().ready != ready; ++i) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+    return (*server)->ready().ready == ready;
+  };
+  EXPECT_TRUE((*server)->ready().ready);
+  lost = true;
+  EXPECT_TRUE(becomes(false)) << "readiness asks by itself";
+  EXPECT_EQ((*server)->ready().reason, "the test store fails: nobody answers");
+  lost = false;
+  EXPECT_TRUE(becomes(true));
+  lost = true;
+  EXPECT_EQ(refused(**server, turn_of("a", {}, 1)).reason, RefusalReason::kFailed);
+  EXPECT_FALSE((*server)->ready().ready) << "a failed turn tells at once";
+  lost = false;
+  EXPECT_EQ(play(**server, turn_of("a", {1}, 1)).result.seq, 2);
+  EXPECT_TRUE((*server)->ready().ready);
+}
+
+TEST(WatchedObjects, TellTheLogOnce) {
+  std::atomic<bool> lost{false};
+  std::vector<std::string> lines;
+  set_log_sink([&](LogLevel level, std::string_view line) {
+    if (level == LogLevel::kWarning) lines.emplace_back(line);
+  });
+  const auto objects =
+      watch_objects(std::make_unique<LostObjects>(open_memory_objects(), &lost), "test");
+  const auto read = [&] { return objects->get("s/a").ok(); };
+  EXPECT_TRUE(read());
+  lost = true;
+  EXPECT_FALSE(read() || read());
+  EXPECT_TRUE(objects->state().failing);
+  lost = false;
+  EXPECT_TRUE(read() && read());
+  EXPECT_FALSE(objects->state().failing);
+  const std::vector<std::string> wanted = {"the test store fails: nobody answers",
+                                           "the test store is back"};
+  EXPECT_EQ(lines, wanted);
+  set_log_sink({});
+}
+
 TEST_P(ServiceLifeTest, ARetryFindsOutWhetherALostSaveArrived) {
   Alone alone(model_, 7);
   std::atomic<bool> silent{false};
@@ -305,9 +385,11 @@ TEST_P(ServiceLifeTest, AFullSequenceEndsTurnsWithoutHarm) {
   EXPECT_EQ(told.result.end.token_count, limit);
   EXPECT_EQ(refused(*server, turn_of("a", {1}, 1)).reason, RefusalReason::kInvalid);
   ASSERT_TRUE(server->pause("a").ok());
-  told = play(*server, turn_of("a", {}, 5));
-  EXPECT_EQ(told.result.end.tokens_drawn, 0);
-  EXPECT_EQ(told.result.end.token_count, limit);
+  const Refusal refusal = refused(*server, turn_of("a", {}, 5));
+  EXPECT_EQ(refusal.reason, RefusalReason::kInvalid);
+  EXPECT_EQ(refusal.error.where, "session");
+  EXPECT_EQ(seq(*server, "a"), 2);
+  EXPECT_FALSE(server->get("a")->in_use);
 }
 
 TEST_P(ServiceLifeTest, RequestsThatCannotBeRightAreRefused) {

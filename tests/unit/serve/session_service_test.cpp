@@ -261,6 +261,7 @@ TEST_P(ServiceTest, ForksAndRollbacksAreVersions) {
   EXPECT_EQ(play(*one, turn_of("a", random_tokens(4, 1), 3)).tokens,
             other.turn(random_tokens(4, 1), 3, {}));
   EXPECT_EQ(one->create_session({"a", 7}).error().code, ErrorCode::kConflict);
+  EXPECT_EQ(one->metrics().failed_saves.load(), 0);
   EXPECT_EQ(stored("a"), at_2);
 }
 
@@ -316,6 +317,50 @@ TEST_P(ServiceTest, ManualSessionsAreSavedWhenAsked) {
   alone.turn({}, 1, {});
   one.reset();
   EXPECT_EQ(stored("a"), digest(alone.snapshot()));
+}
+
+TEST_P(ServiceTest, AnotherServerDoesNotActOnWhatIsUnsavedElsewhere) {
+  auto one = service("one");
+  const auto two = service("two");
+  create(*one, "a", SavePolicy::kManual);
+  ASSERT_TRUE(two->resume("a").ok());  // a copy of what is to become old
+  const std::string fresh = stored("a");
+  play(*one, turn_of("a", {1, 2}, 3));
+  const auto expect_held = [&](const Result<SessionView>& view) {
+    ASSERT_FALSE(view.ok());
+    EXPECT_EQ(view.error().code, ErrorCode::kConflict);
+    EXPECT_EQ(view.error().where, kLeaseConflict);
+    EXPECT_EQ(view.error().message, "session a is held by another server for up to 30 s");
+  };
+  for (int copy = 0; copy < 2; ++copy) {  // with the copy, then without
+    expect_held(two->save("a"));
+    expect_held(two->fork("a", {}, "b"));
+    expect_held(two->resume("a"));
+    expect_held(two->pause("a"));
+  }
+  ASSERT_TRUE(two->fork("a", 1, "b").ok()) << "a version that is asked for by its number";
+  EXPECT_EQ(stored("b"), fresh);
+  EXPECT_TRUE(two->get("a")->in_use);
+  // Its own server may do all of it.
+  EXPECT_TRUE(one->resume("a").ok());
+  EXPECT_EQ(one->pause("a")->seq, 2);
+  EXPECT_EQ(two->resume("a")->token_count, 5);
+  EXPECT_EQ(two->save("a")->seq, 2);
+}
+
+TEST_P(ServiceTest, ARefusalSaysHowLongALeaseLasts) {
+  const auto one = service("one"), two = service("two");
+  create(*one, "a", SavePolicy::kManual);
+  play(*one, turn_of("a", {1, 2}, 3));
+  clock_.advance(8'300);  // as if its server were dead
+  const Refusal refusal = refused(*two, turn_of("a", {}, 1));
+  EXPECT_EQ(refusal.error.message, "session a is held by another server for up to 22 s");
+  EXPECT_DOUBLE_EQ(refusal.retry_after_seconds, 21.7);
+  EXPECT_DOUBLE_EQ(two->lease_seconds("a"), 21.7);
+  EXPECT_EQ(one->lease_seconds("a"), 0);
+  clock_.advance(21'700);
+  EXPECT_EQ(two->lease_seconds("a"), 0);
+  EXPECT_EQ(play(*two, turn_of("a", {}, 1)).result.end.token_count, 1);
 }
 
 TEST_P(ServiceTest, AServerThatLosesItsLeaseUndoesItsTurn) {

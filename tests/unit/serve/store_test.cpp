@@ -324,6 +324,47 @@ TEST_P(StoreTest, RemovesSessionsWhoseTimeIsOver) {
   EXPECT_EQ(objects("r/").size(), 1);
 }
 
+TEST_P(StoreTest, ASessionWhoseTimeIsOverIsAbsentBeforeItIsSwept) {
+  SaveRequest timed = request("a", "x", 0);
+  timed.ttl_ms = 1000;
+  ASSERT_TRUE(store_->save(timed).ok());
+  for (const char* id : {"lease", "held", "fork", "save"}) {
+    timed.id = id;
+    ASSERT_TRUE(store_->save(timed).ok());
+  }
+  save("ever", "y", 0);
+  clock_.advance(999);
+  EXPECT_TRUE(store_->info("a").ok());
+  ASSERT_TRUE(store_->acquire_lease("held", "me", 1).ok());
+  clock_.advance(1);
+  const auto absent = [&](auto&& result) {
+    return !result.ok() && result.error().code == ErrorCode::kNotFound;
+  };
+  EXPECT_TRUE(absent(store_->load("a", kModel)));
+  EXPECT_TRUE(absent(store_->info("a")));
+  EXPECT_TRUE(absent(store_->fork("a", 1, "b")));
+  EXPECT_TRUE(absent(store_->rollback("a", 1)));
+  EXPECT_TRUE(absent(store_->remove("a")));
+  const auto page = store_->list("", 10);
+  ASSERT_EQ(page->sessions.size(), 2);
+  EXPECT_EQ(page->sessions[0].id, "ever");
+  EXPECT_EQ(page->sessions[1].id, "held") << "its lease keeps it";
+  // A lease does not bring it back, and its id is free for others.
+  const auto lease = store_->acquire_lease("lease", "me", 30);
+  ASSERT_TRUE(lease.ok());
+  EXPECT_EQ(lease->seq, 0);
+  EXPECT_TRUE(absent(store_->info("lease")));
+  EXPECT_TRUE(store_->fork("ever", 1, "fork").ok());
+  EXPECT_EQ(load("fork"), "y");
+  EXPECT_EQ(store_->save(request("save", "late", 1)).error().code, ErrorCode::kConflict);
+  EXPECT_EQ(save("save", "new", 0), 2);
+  EXPECT_EQ(store_->info("save")->kept.size(), 1);
+  clock_.advance(1000);
+  EXPECT_EQ(*store_->expire(clock_.now()), 2) << "a and held";
+  EXPECT_EQ(objects("r/").size(), 2) << "y, of two sessions, and new";
+  EXPECT_EQ(*store_->collect(), 0);
+}
+
 TEST_P(StoreTest, ListsInPages) {
   std::set<std::string> wanted;
   for (int i = 0; i < 300; ++i) {
