@@ -2,7 +2,7 @@
 """Talks with a running `tarn serve` over bytes of text through OpenAI's Python client.
 
     pip install openai
-    tarn serve models/tiny-rwkv7 --store dir:sessions &
+    tarn serve models/text-bytes --store dir:sessions &
     examples/openai_client.py [http://127.0.0.1:8080]
 """
 
