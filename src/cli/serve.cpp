@@ -136,6 +136,25 @@ serve::http::ServerOptions server_options(const Options& options) {
   return server;
 }
 
+/// A folder of model folders is taken for one of them easily.
+Status check_model_folder(const std::string& folder) {
+  namespace fs = std::filesystem;
+  std::error_code failed;
+  if (!fs::is_directory(folder, failed) || fs::exists(fs::path(folder) / "config.json", failed)) {
+    return {};
+  }
+  std::string hint;
+  for (fs::directory_iterator entry(folder, failed), end; !failed && entry != end;
+       entry.increment(failed)) {
+    std::error_code unreadable;
+    const std::string path = entry->path().string();
+    if (!fs::exists(entry->path() / "config.json", unreadable)) continue;
+    if (hint.empty() || path < hint) hint = path;
+  }
+  if (!hint.empty()) hint = ", wanted one such as " + hint;
+  return Error{ErrorCode::kNotFound, "is no model folder: it has no config.json" + hint, folder};
+}
+
 /// Every connection is a descriptor, and the usual limit is far below what is allowed.
 void raise_descriptor_limit() {
   rlimit limit{};
@@ -183,6 +202,9 @@ void drain(const Options& options, serve::SessionService& service, Server& serve
                                     {"cancelled", drained.cancelled},
                                     {"saved", drained.saved},
                                     {"failed", drained.failed}});
+  context.console.sentence(
+      fmt::format("stopped; turns that were cut: {}, sessions that were saved: {}",
+                  drained.cancelled, drained.saved));
   if (drained.failed > 0) {
     context.finding = fmt::format("{} sessions could not be saved", drained.failed);
   }
@@ -194,6 +216,7 @@ Status run(const Options& options, Context& context) {
   std::unique_ptr<serve::SessionService> service;
   {
     const PromptStop stop(context);
+    TARN_RETURN_IF_ERROR(check_model_folder(options.model.folder));
     TARN_ASSIGN(const auto model, options.model.load());
     serve::StoreOptions store_options;
     store_options.sync = !options.no_flush;
@@ -227,12 +250,17 @@ Status run(const Options& options, Context& context) {
   raise_descriptor_limit();
   serve::http::ServerOptions http_options = server_options(options);
   http_options.key = [&api](const serve::http::Request& request) { return api.client(request); };
-  TARN_ASSIGN(const auto server,
-              Server::start(std::move(http_options),
-                            [&api](const serve::http::Request& request,
-                                   std::shared_ptr<serve::http::Exchange> exchange) {
-                              api.handle(request, exchange);
-                            }));
+  auto started = Server::start(
+      std::move(http_options),
+      [&api](const serve::http::Request& request, std::shared_ptr<serve::http::Exchange> exchange) {
+        api.handle(request, exchange);
+      });
+  if (!started.ok()) {
+    Error error = std::move(started).error();
+    if (error.where == "address") error.where = "--host";
+    return error;
+  }
+  const auto server = std::move(*started);
   api.watch(server->counters());
   announce(options, *service, server->port(), has_keys, context);
   while (!context.cancel.load()) std::this_thread::sleep_for(std::chrono::milliseconds(20));
@@ -271,7 +299,7 @@ void add_serve(Command& program, Selection& selection) {
   auto options = std::make_shared<Options>();
   options->memory_mib = std::min(runtime::machine_memory_bytes() / 2 / kMiB, int64_t{1} << 30);
   Command command =
-      program.add(selection, "serve", "answer requests over HTTP as OpenAI's clients make them",
+      program.add(selection, "serve", "Answer requests over HTTP as OpenAI's clients make them",
                   [options](Context& context) { return run(*options, context); });
   options->model.add_to(command);
   command.text("--host", options->host, "ADDRESS", "numeric address (default: 127.0.0.1)");
@@ -288,8 +316,10 @@ void add_serve(Command& program, Selection& selection) {
   command.integer(
       "--ttl", options->ttl, 0, serve::StoreOptions().max_ttl_ms / 1000,
       "seconds without use after which sessions that do not say go; 0: never (default)");
-  command.text("--owner", options->owner, "NAME",
-               "of this server among those that share a store (default: made up)");
+  command.text(
+      "--owner", options->owner, "NAME",
+      "of this server, UNIQUE among those that run on a store: two servers of one name lose "
+      "turns (default: made up)");
   command.integer("--lease-seconds", options->lease_seconds, 3, 3600,
                   "how long others wait for the sessions of a server that died (default: 30)");
   command.text("--api-key-file", options->key_file, "FILE",

@@ -1,3 +1,6 @@
+#include <algorithm>
+
+#include "base/json.h"
 #include "serve/session_store.h"
 #include "serve/store.h"
 
@@ -14,9 +17,12 @@ Result<std::unique_ptr<Objects>> open_objects(const std::string& url, const Stor
     if (scheme == "postgresql" || scheme == "postgres") return open_postgres_objects(url, options);
     if (scheme == "redis" || scheme == "redis+unix") return open_redis_objects(url, options);
   }
-  // Not the URL itself: it may hold a password.
-  return invalid_argument(
-      "wanted memory:, dir:/path, sqlite:/path/file.db, postgresql://… or redis://…", "store");
+  // Not all of a URL: it may hold a password.
+  const std::string got = url.substr(0, std::min(colon, url.find('@')));
+  return invalid_argument("got " + json_quote(got + (colon == std::string::npos ? "" : ":…"), 60) +
+                              ", wanted memory:, dir:/path, sqlite:/path/file.db, postgresql://… "
+                              "or redis://…",
+                          "store");
 }
 
 const char* durability_name(Durability durability) {

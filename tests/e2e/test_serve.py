@@ -274,6 +274,8 @@ def check_drain(suite, model):
         status = server.process.wait(20)
         seconds = time.monotonic() - begin
         suite.expect(status == 0, f"drained: exit status {status}")
+        said = server.process.stderr.read()
+        suite.expect("turns that were cut: 1, sessions that were saved: 0" in said, f"at the end: {said!r}")
         suite.expect(2 <= seconds < 2 + 2, f"a drain of 2 s took {seconds:.1f} s")
 
     # In the middle of a long prompt.
@@ -319,8 +321,10 @@ def check_default_store(suite, model):
 
 def check_usage(suite, model):
     suite.refuse("no model", "serve", "nowhere", says=["nowhere"])
-    suite.refuse("bad store", "serve", model, "--store", "ftp://x", says=["memory:"])
-    suite.refuse("bad host", "serve", model, "--store", "memory:", "--host", "example.com", says=["example.com"])
+    suite.refuse("no model folder", "serve", model.parent, says=["no model folder", "models/"])
+    suite.refuse("bad store", "serve", model, "--store", "ftp://u:secret@x", says=["memory:", '"ftp:'])
+    suite.refuse("bad host", "serve", model, "--store", "memory:", "--host", "example.com",
+                 says=["--host", "example.com"])
     suite.refuse("no keys", "serve", model, "--api-key-file", suite.write("none", "# none\n"),
                  says=["no key"])
     with Server(suite, model) as server:
