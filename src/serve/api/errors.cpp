@@ -151,6 +151,7 @@ Failure session_failure(const Error& error, const std::string& created) {
   if (error.code == ErrorCode::kNotFound && error.where.find(", version ") != std::string::npos) {
     failure.code = "version_not_found";
     failure.param = "seq";
+    failure.message = "seq: " + failure.message;
   }
   if (error.code == ErrorCode::kConflict && error.where == "session " + created) {
     failure = {409, "session_exists", "id: " + failure.message, "id", 0, true};
