@@ -133,6 +133,10 @@ serve::http::ServerOptions server_options(const Options& options) {
   server.limits.requests_per_key = options.per_client;
   server.limits.queued_requests = options.queue;
   server.access_log = options.access_log;
+  // Who watches the server must hear from it while its workers wait for the store.
+  server.urgent = [](const serve::http::Request& request) {
+    return request.path == "/livez" || request.path == "/readyz" || request.path == "/metrics";
+  };
   return server;
 }
 

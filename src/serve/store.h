@@ -111,8 +111,9 @@ struct StoreOptions {
   int64_t max_ttl_ms = int64_t{10} * 365 * 86400 * 1000;
   /// A removed session's numbers are remembered so long: a late writer cannot revive it.
   int64_t tombstone_ms = int64_t{86400} * 1000;
-  int64_t busy_timeout_ms = 5000;  ///< how long a write waits for other writers
-  int64_t max_store_bytes = 0;     ///< sqlite: limit of the database file; 0: none
+  /// How long a call waits for other writers and for a database, all its waits together.
+  int64_t busy_timeout_ms = 5000;
+  int64_t max_store_bytes = 0;  ///< sqlite: limit of the database file; 0: none
   /// Milliseconds since 1970; the system's clock when empty. Leases and expiry go by it.
   std::function<int64_t()> now_ms;
   /// fsync of the dir store when set: tests let it fail.

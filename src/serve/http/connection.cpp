@@ -152,7 +152,10 @@ void Connection::accept_request(Time now) {
                      .content_type = "",
                      .headers = {{"Allow", "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS"}}});
   } else {
-    std::string key = context_.options.key ? context_.options.key(request) : std::string();
+    // Who watches may sit behind the address of those who wait.
+    const bool is_urgent = context_.options.urgent && context_.options.urgent(request);
+    std::string key;
+    if (context_.options.key && !is_urgent) key = context_.options.key(request);
     if (!key.empty() && !context_.keys.add(key, limits().requests_per_key)) {
       no_room(Refused::kKey, "too_many_requests_of_key",
               "this client has too many requests at work; try again later");

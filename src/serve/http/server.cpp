@@ -62,13 +62,16 @@ struct Server::Impl {
   Impl(ServerOptions options, Handler wanted_handler)
       : context{.options = std::move(options)},
         handler(std::move(wanted_handler)),
-        workers(context.options.workers, context.options.limits.queued_requests) {
+        workers(context.options.workers, context.options.limits.queued_requests),
+        urgent_worker(context.options.urgent ? 1 : 0, context.options.limits.queued_requests) {
     context.dispatch = [this](Request request, std::shared_ptr<ExchangeState> state) {
+      const bool is_urgent = context.options.urgent && context.options.urgent(request);
       // Held from its start only: one that finds no room has not been abandoned by a handler.
-      return workers.submit([this, request = std::make_shared<const Request>(std::move(request)),
-                             state = std::move(state)] {
-        if (!state->gone()) handle(*request, make_exchange(state));
-      });
+      return (is_urgent ? urgent_worker : workers)
+          .submit([this, request = std::make_shared<const Request>(std::move(request)),
+                   state = std::move(state)] {
+            if (!state->gone()) handle(*request, make_exchange(state));
+          });
     };
   }
 
@@ -86,7 +89,7 @@ struct Server::Impl {
 
   ConnectionContext context;
   const Handler handler;
-  Workers workers;  // ends after the transport: nobody submits any more
+  Workers workers, urgent_worker;  // end after the transport: nobody submits any more
   std::unique_ptr<Transport> transport;
 };
 

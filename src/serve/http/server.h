@@ -42,6 +42,10 @@ struct ServerOptions {
   double retry_after_seconds = 1;  ///< told with a 503
   /// What requests_per_key counts by, e.g. an API key; "" is not counted. Runs on an I/O thread.
   std::function<std::string(const Request&)> key = {};
+  /// Requests that a thread of their own answers, so that they do not wait for handlers that wait,
+  /// e.g. whether the server lives; not counted by requests_per_key. None when empty. Runs on an I/O
+  /// thread.
+  std::function<bool(const Request&)> urgent = {};
   bool access_log = true;  ///< one JSON line for each request to the log sink, at kInfo
 };
 

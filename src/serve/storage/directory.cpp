@@ -16,6 +16,7 @@
 
 #include "base/file.h"
 #include "base/log.h"
+#include "serve/storage/deadline.h"
 #include "serve/storage/objects.h"
 
 namespace tarn::serve {
@@ -56,7 +57,14 @@ Error system_error(const std::string& action, int code, const std::string& where
           action + " failed: " + std::generic_category().message(code), where};
 }
 
-/// flock on an open file for a scope; waits for other processes up to a limit.
+Error locked_error(const std::string& by, const Deadline& deadline, const std::string& where) {
+  return {ErrorCode::kIo,
+          "is locked by another " + by + " for more than " + std::to_string(deadline.limit_ms()) +
+              " ms",
+          where};
+}
+
+/// flock on an open file for a scope; waits for other processes up to a deadline.
 class FileLock {
  public:
   FileLock() = default;
@@ -65,16 +73,10 @@ class FileLock {
   ~FileLock() {
     if (fd_ >= 0) ::flock(fd_, LOCK_UN);
   }
-  Status lock(int fd, int64_t timeout_ms, const std::string& where) {
-    const auto deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(timeout_ms);
+  Status lock(int fd, const Deadline& deadline, const std::string& where) {
     while (::flock(fd, LOCK_EX | LOCK_NB) != 0) {
       if (errno != EWOULDBLOCK && errno != EINTR) return system_error("locking", errno, where);
-      if (std::chrono::steady_clock::now() >= deadline) {
-        return Error{
-            ErrorCode::kIo,
-            "is locked by another process for more than " + std::to_string(timeout_ms) + " ms",
-            where};
-      }
+      if (deadline.passed()) return locked_error("process", deadline, where);
       std::this_thread::sleep_for(std::chrono::microseconds(500));
     }
     fd_ = fd;
@@ -136,7 +138,7 @@ class DirectoryObjects final : public Objects {
   StoreOptions options_;
   Descriptor root_, lock_;
   std::array<Descriptor, kKinds.size()> folders_;
-  std::mutex writer_;  // flock does not hold threads apart that share a descriptor
+  Turn writer_;  // flock does not hold threads apart that share a descriptor
   std::atomic<bool> dirty_{false};
   mutable std::mutex state_mutex_;
   StoreState state_;
@@ -177,7 +179,7 @@ Status DirectoryObjects::open() {
                               O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK, 0600));
   if (!lock_.ok()) return system_error("opening", errno, where(kLockFile));
   FileLock lock;
-  TARN_RETURN_IF_ERROR(lock.lock(lock_.get(), options_.busy_timeout_ms, path_));
+  TARN_RETURN_IF_ERROR(lock.lock(lock_.get(), Deadline(options_), path_));
   for (size_t i = 0; i < kKinds.size(); ++i) {
     if (::mkdirat(root_.get(), kKinds[i], 0700) != 0 && errno != EEXIST) {
       return system_error("making the folder", errno, where(kKinds[i]));
@@ -337,12 +339,15 @@ Status DirectoryObjects::apply(const Plan& plan) {
 }
 
 Status DirectoryObjects::update(const Planner& planner) {
-  const std::lock_guard one_thread(writer_);
+  // One for both locks: threads that wait in turn do not add up their times.
+  const Deadline deadline(options_);
+  if (!writer_.take(deadline)) return locked_error("thread", deadline, path_);
+  const TurnGuard one_thread(writer_);
   if (const StoreState now = state(); now.read_only) {
     return Error{ErrorCode::kReadOnly, "takes no writes since this failed: " + now.reason, path_};
   }
   FileLock one_process;
-  TARN_RETURN_IF_ERROR(one_process.lock(lock_.get(), options_.busy_timeout_ms, path_));
+  TARN_RETURN_IF_ERROR(one_process.lock(lock_.get(), deadline, path_));
   Reader reader(*this);
   TARN_ASSIGN(const Plan plan, planner(reader));
   if (plan.empty() && !plan.collects) return {};

@@ -31,11 +31,12 @@ class Pool {
 
   /// Keeps a connection for the next use. If it broke, so did those that wait beside it.
   void give(std::unique_ptr<Connection> connection) {
+    std::vector<std::unique_ptr<Connection>> dropped;  // closed outside the lock
     const std::lock_guard lock(mutex_);
     if (connection->is_alive()) {
       idle_.push_back(std::move(connection));
     } else {
-      idle_.clear();
+      dropped.swap(idle_);
     }
   }
 

@@ -1,10 +1,14 @@
 #include <libpq-fe.h>
+#include <poll.h>
+#include <sys/socket.h>
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <chrono>
 #include <thread>
 
+#include "serve/storage/deadline.h"
 #include "serve/storage/objects.h"
 #include "serve/storage/pool.h"
 
@@ -47,7 +51,8 @@ struct Parameter {
   std::string_view bytes;
 };
 
-/// One connection. Threads: one at a time.
+/// One connection. Nothing waits longer than to the deadline; one that passed it is not alive, for
+/// its answer may still come. Threads: one at a time.
 class Connection {
  public:
   Connection() = default;
@@ -55,7 +60,9 @@ class Connection {
   Connection& operator=(const Connection&) = delete;
   ~Connection() { PQfinish(connection_); }
 
-  Status open(const std::string& url, const StoreOptions& options);
+  Status open(const std::string& url, const StoreOptions& options, const Deadline& deadline);
+  /// The end of what comes next.
+  void set_deadline(const Deadline& deadline) { deadline_ = deadline; }
   Result<QueryResult> query(const char* sql, const std::vector<Parameter>& parameters = {});
   Result<MaybeValue> value(const char* sql, const std::string& name);
   Result<std::string> setting(const std::string& name);
@@ -68,7 +75,13 @@ class Connection {
 
  private:
   Error fail(const PGresult* result);
+  Error time_out();
+  /// Waits until one of the poll() events is there; 0: the deadline came first.
+  short wait(short events) const;
+  /// Sends what was queued and reads the last result.
+  Result<QueryResult> finish(bool queued);
   PGconn* connection_ = nullptr;
+  Deadline deadline_;
   std::string failure_;
   bool ended_ = false;  // the database left, or said that it would
 };
@@ -92,6 +105,48 @@ Error Connection::fail(const PGresult* result) {
           "store"};
 }
 
+Error Connection::time_out() {
+  failure_.clear();
+  ended_ = true;
+  // Otherwise PQfinish() would wait to say goodbye.
+  if (const int fd = PQsocket(connection_); fd >= 0) ::shutdown(fd, SHUT_RDWR);
+  return deadline_.error("PostgreSQL did not answer");
+}
+
+short Connection::wait(short events) const {
+  pollfd entry{PQsocket(connection_), events, 0};
+  if (entry.fd < 0) return POLLERR;  // libpq says why at its next call
+  while (const int64_t left = deadline_.left_ms()) {
+    const int ready = ::poll(&entry, 1, static_cast<int>(left));
+    if (ready > 0) return entry.revents;
+    if (ready < 0 && errno != EINTR) return POLLERR;
+  }
+  return 0;
+}
+
+Result<QueryResult> Connection::finish(bool queued) {
+  if (!queued) return fail(nullptr);
+  // A server whose answer is not read may not read either.
+  while (PQflush(connection_) == 1) {
+    const short ready = wait(POLLIN | POLLOUT);
+    if (ready == 0) return time_out();
+    if ((ready & ~POLLOUT) != 0 && PQconsumeInput(connection_) == 0) break;
+  }
+  QueryResult last;
+  while (true) {
+    while (PQisBusy(connection_) != 0) {
+      if (wait(POLLIN) == 0) return time_out();
+      if (PQconsumeInput(connection_) == 0) break;  // the result that comes next tells why
+    }
+    QueryResult next(PQgetResult(connection_));
+    if (next == nullptr) break;
+    last = std::move(next);
+  }
+  const ExecStatusType status = PQresultStatus(last.get());
+  if (status != PGRES_COMMAND_OK && status != PGRES_TUPLES_OK) return fail(last.get());
+  return last;
+}
+
 Result<QueryResult> Connection::query(const char* sql, const std::vector<Parameter>& parameters) {
   constexpr size_t kMaxParameters = 4;
   TARN_CHECK(parameters.size() <= kMaxParameters);
@@ -106,11 +161,8 @@ Result<QueryResult> Connection::query(const char* sql, const std::vector<Paramet
     lengths[i] = static_cast<int>(parameters[i].bytes.size());
     formats[i] = 1;
   }
-  QueryResult result(PQexecParams(connection_, sql, static_cast<int>(parameters.size()), nullptr,
-                                  values.data(), lengths.data(), formats.data(), 1));
-  const ExecStatusType status = PQresultStatus(result.get());
-  if (status != PGRES_COMMAND_OK && status != PGRES_TUPLES_OK) return fail(result.get());
-  return result;
+  return finish(PQsendQueryParams(connection_, sql, static_cast<int>(parameters.size()), nullptr,
+                                  values.data(), lengths.data(), formats.data(), 1) == 1);
 }
 
 std::string cell(const QueryResult& result, int row, int column) {
@@ -139,17 +191,27 @@ Status Connection::create() {
   TARN_ASSIGN(const QueryResult found, query(kIsThere));
   if (PQgetisnull(found.get(), 0, 0) == 0) return {};
   // One transaction. Of two servers that start at once one may fail here, and then finds the table.
-  const QueryResult made(PQexec(connection_, kCreate));
-  if (PQresultStatus(made.get()) == PGRES_COMMAND_OK) return {};
-  Error error = fail(made.get());
+  const auto made = finish(PQsendQuery(connection_, kCreate) == 1);
+  if (made.ok()) return {};
   TARN_ASSIGN(const QueryResult again, query(kIsThere));
   if (PQgetisnull(again.get(), 0, 0) == 0) return {};
-  return error;
+  return made.error();
 }
 
-Status Connection::open(const std::string& url, const StoreOptions& options) {
-  connection_ = PQconnectdb(url.c_str());
+Status Connection::open(const std::string& url, const StoreOptions& options,
+                        const Deadline& deadline) {
+  deadline_ = deadline;
+  if (deadline_.passed()) return time_out();
+  connection_ = PQconnectStart(url.c_str());
+  short awaited = POLLOUT;
+  while (PQstatus(connection_) != CONNECTION_BAD) {
+    if (wait(awaited) == 0) return time_out();
+    const PostgresPollingStatusType progress = PQconnectPoll(connection_);
+    if (progress == PGRES_POLLING_OK || progress == PGRES_POLLING_FAILED) break;
+    awaited = progress == PGRES_POLLING_READING ? POLLIN : POLLOUT;
+  }
   if (!is_alive()) return fail(nullptr);
+  if (PQsetnonblocking(connection_, 1) != 0) return fail(nullptr);
   PQsetNoticeProcessor(
       connection_, [](void*, const char*) {}, nullptr);
   const std::string timeout = std::to_string(options.busy_timeout_ms);
@@ -165,7 +227,7 @@ class PostgresObjects final : public Objects {
       : url_(std::move(url)), options_(options) {}
 
   Status open() {
-    TARN_ASSIGN(std::unique_ptr<Connection> connection, pool_.take(url_, options_));
+    TARN_ASSIGN(std::unique_ptr<Connection> connection, take(Deadline(options_)));
     TARN_RETURN_IF_ERROR(connection->create());
     TARN_ASSIGN(const std::string commit, connection->setting("synchronous_commit"));
     TARN_ASSIGN(const std::string flush, connection->setting("fsync"));
@@ -193,9 +255,10 @@ class PostgresObjects final : public Objects {
   }
 
   Status update(const Planner& planner) override {
+    const Deadline deadline(options_);
     Status status;
     for (int attempt = 0; attempt < kMaxAttempts; ++attempt) {
-      TARN_ASSIGN(std::unique_ptr<Connection> connection, pool_.take(url_, options_));
+      TARN_ASSIGN(std::unique_ptr<Connection> connection, take(deadline));
       bool again = false;
       status = transact(*connection, planner, &again);
       pool_.give(std::move(connection));
@@ -236,6 +299,12 @@ class PostgresObjects final : public Objects {
     bool failed_ = false;
   };
 
+  Result<std::unique_ptr<Connection>> take(const Deadline& deadline) {
+    TARN_ASSIGN(std::unique_ptr<Connection> connection, pool_.take(url_, options_, deadline));
+    connection->set_deadline(deadline);
+    return connection;
+  }
+
   static Status apply(Connection& connection, const Plan& plan) {
     for (const Change& change : plan.before) TARN_RETURN_IF_ERROR(connection.change(change));
     if (plan.commit) TARN_RETURN_IF_ERROR(connection.change(*plan.commit));
@@ -257,15 +326,16 @@ class PostgresObjects final : public Objects {
     Status status = plan.ok() ? apply(connection, *plan) : Status(plan.error());
     if (status.ok()) return status;
     *again = (plan.ok() || reader.failed()) && is_retriable(connection.failure());
-    static_cast<void>(connection.query("ROLLBACK").ok());
+    if (connection.is_alive()) static_cast<void>(connection.query("ROLLBACK").ok());
     return status;
   }
 
   /// Asks once more when the connection broke: reading twice does no harm.
   template <class T, class Ask>
   Result<T> read(Ask ask) {
+    const Deadline deadline(options_);
     for (int attempt = 0;; ++attempt) {
-      TARN_ASSIGN(std::unique_ptr<Connection> connection, pool_.take(url_, options_));
+      TARN_ASSIGN(std::unique_ptr<Connection> connection, take(deadline));
       Result<T> answer = ask(*connection);
       const bool lost = !connection->is_alive();
       pool_.give(std::move(connection));

@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "base/log.h"
+#include "serve/storage/deadline.h"
 #include "serve/storage/objects.h"
 #include "serve/storage/pool.h"
 
@@ -106,7 +107,8 @@ Result<Address> parse_address(const std::string& url) {
   return address;
 }
 
-/// One connection. Threads: one at a time.
+/// One connection. Nothing waits longer than to the deadline; one that passed it is not alive, for
+/// its answer may still come. Threads: one at a time.
 class Connection {
  public:
   Connection() = default;
@@ -116,18 +118,27 @@ class Connection {
     if (context_ != nullptr) redisFree(context_);
   }
 
-  Status open(const Address& address, const StoreOptions& options);
+  Status open(const Address& address, const Deadline& deadline);
+  /// The end of what comes next.
+  void set_deadline(const Deadline& deadline) { deadline_ = deadline; }
   /// Sends all commands, then reads all replies: one way there and back. An error reply is an
   /// error, but the replies after it are read, too.
   Result<std::vector<Reply>> ask(const std::vector<Words>& commands);
-  bool is_alive() const { return context_ != nullptr && context_->err == 0; }
+  bool is_alive() const { return !late_ && context_ != nullptr && context_->err == 0; }
 
  private:
+  /// Gives the next read or write of the socket what is left of the time; false: nothing is.
+  bool in_time();
+  Status send();
+  Result<Reply> receive();
   Error broken() const {
+    if (late_ || deadline_.passed()) return deadline_.error("Redis did not answer");
     const std::string why = context_ == nullptr ? "no memory" : context_->errstr;
     return {ErrorCode::kIo, "the connection to Redis failed: " + why, "store"};
   }
   redisContext* context_ = nullptr;
+  Deadline deadline_;
+  bool late_ = false;
 };
 
 Error refusal(const redisReply& reply) {
@@ -138,6 +149,30 @@ Error refusal(const redisReply& reply) {
     code = ErrorCode::kReadOnly;
   if (message.starts_with("WRONGTYPE")) code = ErrorCode::kCorrupt;
   return {code, "Redis says: " + message, "store"};
+}
+
+timeval time_of(int64_t ms) { return {ms / 1000, ms % 1000 * 1000}; }
+
+bool Connection::in_time() {
+  const int64_t left = deadline_.left_ms();
+  late_ = left == 0;
+  return !late_ && redisSetTimeout(context_, time_of(left)) == REDIS_OK;
+}
+
+Status Connection::send() {
+  for (int done = 0; done == 0;) {
+    if (!in_time() || redisBufferWrite(context_, &done) != REDIS_OK) return broken();
+  }
+  return {};
+}
+
+Result<Reply> Connection::receive() {
+  while (true) {
+    void* raw = nullptr;
+    if (redisGetReplyFromReader(context_, &raw) != REDIS_OK) return broken();
+    if (raw != nullptr) return Reply(static_cast<redisReply*>(raw));
+    if (!in_time() || redisBufferRead(context_) != REDIS_OK) return broken();
+  }
 }
 
 Result<std::vector<Reply>> Connection::ask(const std::vector<Words>& commands) {
@@ -153,12 +188,12 @@ Result<std::vector<Reply>> Connection::ask(const std::vector<Words>& commands) {
                                             lengths.data());
     if (code != REDIS_OK) return broken();
   }
+  if (!commands.empty()) TARN_RETURN_IF_ERROR(send());
   std::vector<Reply> replies;
   const redisReply* refused = nullptr;
   for (size_t i = 0; i < commands.size(); ++i) {
-    void* raw = nullptr;
-    if (redisGetReply(context_, &raw) != REDIS_OK || raw == nullptr) return broken();
-    replies.emplace_back(static_cast<redisReply*>(raw));
+    TARN_ASSIGN(Reply reply, receive());
+    replies.push_back(std::move(reply));
     if (refused == nullptr && replies.back()->type == REDIS_REPLY_ERROR) {
       refused = replies.back().get();
     }
@@ -167,14 +202,14 @@ Result<std::vector<Reply>> Connection::ask(const std::vector<Words>& commands) {
   return replies;
 }
 
-Status Connection::open(const Address& address, const StoreOptions& options) {
-  const timeval patience{5, 0};
+Status Connection::open(const Address& address, const Deadline& deadline) {
+  deadline_ = deadline;
+  if (deadline_.passed()) return broken();
+  const timeval patience = time_of(std::max<int64_t>(deadline_.left_ms(), 1));
   context_ = address.socket.empty()
                  ? redisConnectWithTimeout(address.host.c_str(), address.port, patience)
                  : redisConnectUnixWithTimeout(address.socket.c_str(), patience);
   if (!is_alive()) return broken();
-  const int64_t wait_ms = std::max<int64_t>(options.busy_timeout_ms, 1);
-  redisSetTimeout(context_, timeval{wait_ms / 1000 + 30, 0});
   if (address.socket.empty()) redisEnableKeepAlive(context_);
   std::vector<Words> greeting;
   if (!address.password.empty()) {
@@ -195,7 +230,7 @@ class RedisObjects final : public Objects {
       : address_(std::move(address)), options_(options) {}
 
   Status open() {
-    TARN_ASSIGN(std::unique_ptr<Connection> connection, pool_.take(address_, options_));
+    TARN_ASSIGN(std::unique_ptr<Connection> connection, take(Deadline(options_)));
     TARN_RETURN_IF_ERROR(connection->ask({{"PING"}}));
     const std::string file = setting(*connection, "appendonly");
     const std::string flush = setting(*connection, "appendfsync");
@@ -230,8 +265,9 @@ class RedisObjects final : public Objects {
   }
 
   Status update(const Planner& planner) override {
+    const Deadline deadline(options_);
     for (int attempt = 0; attempt < kMaxAttempts; ++attempt) {
-      TARN_ASSIGN(std::unique_ptr<Connection> connection, pool_.take(address_, options_));
+      TARN_ASSIGN(std::unique_ptr<Connection> connection, take(deadline));
       const Result<Outcome> outcome = transact(*connection, planner);
       pool_.give(std::move(connection));
       if (!outcome.ok()) return outcome.error();
@@ -268,6 +304,12 @@ class RedisObjects final : public Objects {
    private:
     Connection* connection_;
   };
+
+  Result<std::unique_ptr<Connection>> take(const Deadline& deadline) {
+    TARN_ASSIGN(std::unique_ptr<Connection> connection, pool_.take(address_, deadline));
+    connection->set_deadline(deadline);
+    return connection;
+  }
 
   static MaybeValue value_of(const redisReply& reply) {
     return reply.type == REDIS_REPLY_STRING ? MaybeValue(text_of(reply)) : MaybeValue();
@@ -314,8 +356,9 @@ class RedisObjects final : public Objects {
 
   /// Asks once more when the connection broke: reading twice does no harm.
   Result<std::vector<Reply>> read(const Words& command) {
+    const Deadline deadline(options_);
     for (int attempt = 0;; ++attempt) {
-      TARN_ASSIGN(std::unique_ptr<Connection> connection, pool_.take(address_, options_));
+      TARN_ASSIGN(std::unique_ptr<Connection> connection, take(deadline));
       auto replies = connection->ask({command});
       const bool lost = !connection->is_alive();
       pool_.give(std::move(connection));

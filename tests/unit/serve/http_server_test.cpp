@@ -117,6 +117,25 @@ TEST_F(HttpServer, AnswersOnKeptConnectionsAndInOrder) {
   EXPECT_TRUE(soon([&] { return server->counters().open == 0; }));
 }
 
+TEST_F(HttpServer, AnswersUrgentRequestsWhileAllWorkersWait) {
+  options.workers = 2;
+  options.limits.queued_requests = 1;
+  options.limits.requests_per_key = 3;
+  options.key = [](const Request&) { return "all"; };
+  options.urgent = [](const Request& request) { return request.path == "/livez"; };
+  start();
+  std::vector<std::unique_ptr<HttpClient>> blocked;
+  for (int i = 0; i < 3; ++i) {
+    blocked.push_back(std::make_unique<HttpClient>(port));
+    ASSERT_TRUE(blocked.back()->send(post("/block", "")));
+    ASSERT_TRUE(soon([&] { return handled == std::min(i + 1, 2); }));
+  }
+  ASSERT_TRUE(soon([&] { return server->counters().active == 3; }));
+  HttpClient client(port);
+  EXPECT_EQ(client.get("/other").status, 503) << "the workers are not all taken";
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(client.get("/livez").body, "/livez");
+}
+
 TEST_F(HttpServer, ListensOnIpv6AndSaysWhyItCannot) {
   options.address = "::1";
   start();

@@ -20,6 +20,9 @@ class Place {
   virtual bool outlives_process() const { return true; }
   /// Ends and starts the server behind it, without a farewell; false: there is none.
   virtual bool restart() { return false; }
+  /// Stops the server behind it, which keeps its connections and answers nothing, or lets it go on;
+  /// false: there is none.
+  virtual bool freeze(bool /*frozen*/) { return false; }
   /// What saves must promise under these options.
   virtual Durability durability(const StoreOptions& options) const {
     return options.sync ? Durability::kPower : Durability::kProcess;

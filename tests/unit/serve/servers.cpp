@@ -14,6 +14,7 @@
 #include <algorithm>
 #include <chrono>
 #include <filesystem>
+#include <fstream>
 #include <functional>
 #include <thread>
 #include <vector>
@@ -100,6 +101,14 @@ class Server {
     waitpid(process_, nullptr, 0);
     process_ = -1;
   }
+  /// Stops the server and its children, or lets them go on.
+  void freeze(bool frozen) const {
+    const int signal = frozen ? SIGSTOP : SIGCONT;
+    kill(process_, signal);  // first: then it has no more children
+    const std::string id = std::to_string(process_);
+    std::ifstream children("/proc/" + id + "/task/" + id + "/children");
+    for (pid_t child = 0; children >> child;) kill(child, signal);
+  }
   const std::string& folder() const { return folder_; }
   std::string log() const { return folder_ + "/log"; }
 
@@ -157,6 +166,7 @@ class Postgres {
     server_.stop();
     start();
   }
+  void freeze(bool frozen) const { server_.freeze(frozen); }
 
   std::string url() const { return "postgresql:///postgres?user=tarn&host=" + server_.folder(); }
   const std::string& why_not() const { return why_not_; }
@@ -183,6 +193,10 @@ class PostgresPlace final : public Place {
   }
   bool restart() override {
     server_->restart();
+    return true;
+  }
+  bool freeze(bool frozen) override {
+    server_->freeze(frozen);
     return true;
   }
 
@@ -214,6 +228,7 @@ class Redis {
     server_.stop();
     start();
   }
+  void freeze(bool frozen) const { server_.freeze(frozen); }
 
   /// Whether the server answers with anything but an error.
   bool command(const std::vector<std::string>& words) const {
@@ -251,6 +266,10 @@ class RedisPlace final : public Place {
   }
   bool restart() override {
     server_->restart();
+    return true;
+  }
+  bool freeze(bool frozen) override {
+    server_->freeze(frozen);
     return true;
   }
 
