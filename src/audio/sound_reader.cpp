@@ -16,26 +16,63 @@ namespace {
 
 /// Streams whose length nobody knew carry sizes from about 2³¹ bytes on: of at most 8 bytes a sample, more
 /// samples than this.
-constexpr int64_t kOpenLength = 0x7fff0000 / 8;
+constexpr int64_t kOpenBytes = 0x7fff0000;
+constexpr int64_t kOpenLength = kOpenBytes / 8;
 constexpr int kMaxChannels = 64;
 
 struct CloseSound {
   void operator()(SNDFILE* file) const { sf_close(file); }
 };
 
-/// What the RIFF header of a regular file promises must be there: the library would end early in silence.
-Status check_complete(int fd, const std::string& name) {
+/// Of bytes that begin in `bytes`.
+int64_t little_endian(const unsigned char* bytes) {
+  int64_t value = 0;
+  for (int i = 0; i < 4; ++i) value += static_cast<int64_t>(bytes[i]) << (8 * i);
+  return value;
+}
+
+Status cut_off(int64_t has, int64_t promised, const std::string& name) {
+  return corrupt("is cut off: has " + std::to_string(has) + " bytes, its header promises " +
+                     std::to_string(promised),
+                 name);
+}
+
+/// What the header of a WAV file promises must be there if it is a regular file: the library would end
+/// early in silence.
+Status check_wav(int fd, const std::string& name) {
+  constexpr int kMaxChunks = 10'000;
   struct stat information;
   if (fstat(fd, &information) != 0 || !S_ISREG(information.st_mode)) return {};
-  unsigned char head[12];
-  if (pread(fd, head, sizeof head, 0) != sizeof head || std::memcmp(head, "RIFF", 4) != 0)
-    return {};
-  int64_t promised = 8;
-  for (int i = 0; i < 4; ++i) promised += static_cast<int64_t>(head[4 + i]) << (8 * i);
-  if (promised <= information.st_size || promised >= 0x7fff0000) return {};
-  return corrupt("is cut off: has " + std::to_string(information.st_size) +
-                     " bytes, its header promises " + std::to_string(promised),
-                 name);
+  unsigned char head[8];
+  if (pread(fd, head, sizeof head, 0) != sizeof head || std::memcmp(head, "RIFF", 4) != 0) {
+    return corrupt("does not begin with RIFF as WAV files do", name);
+  }
+  const int64_t whole = 8 + little_endian(head + 4);
+  if (whole > information.st_size && whole < kOpenBytes) {
+    return cut_off(information.st_size, whole, name);
+  }
+  int64_t at = 12;
+  for (int chunk = 0; chunk < kMaxChunks; ++chunk) {
+    if (pread(fd, head, sizeof head, at) != sizeof head) break;
+    const int64_t size = little_endian(head + 4), end = at + 8 + size;
+    if (std::memcmp(head, "data", 4) == 0) {
+      return end <= information.st_size ? Status() : cut_off(information.st_size, end, name);
+    }
+    at = end + size % 2;
+  }
+  return corrupt("is cut off: has no chunk of samples", name);
+}
+
+/// Of other containers the library does not tell whether all is there.
+Status check_container(int format, int fd, const std::string& name) {
+  switch (format & SF_FORMAT_TYPEMASK) {
+    case SF_FORMAT_WAV:
+    case SF_FORMAT_WAVEX: return check_wav(fd, name);
+    case SF_FORMAT_FLAC:
+    case SF_FORMAT_RAW: return {};
+    default: break;
+  }
+  return Error{ErrorCode::kUnsupported, "is sound of another kind, wanted WAV or FLAC", name};
 }
 
 }  // namespace
@@ -73,11 +110,6 @@ Result<SoundReader> SoundReader::from_descriptor(int fd, const std::string& name
 
 Result<SoundReader> SoundReader::open_descriptor(int fd, bool owned, const std::string& name,
                                                  RawKind raw, int64_t raw_rate) {
-  const Status complete = raw == RawKind::kNone ? check_complete(fd, name) : Status();
-  if (!complete.ok()) {
-    if (owned) close(fd);
-    return complete.error();
-  }
   auto state = std::make_unique<State>();
   state->name = name;
   SF_INFO& information = state->information;
@@ -92,6 +124,7 @@ Result<SoundReader> SoundReader::open_descriptor(int fd, bool owned, const std::
   if (state->file == nullptr) {
     return corrupt(std::string("is no sound that can be read: ") + sf_strerror(nullptr), name);
   }
+  TARN_RETURN_IF_ERROR(check_container(information.format, fd, name));
   if (information.channels < 1 || information.channels > kMaxChannels) {
     return corrupt("has " + std::to_string(information.channels) + " channels, wanted 1 to " +
                        std::to_string(kMaxChannels),

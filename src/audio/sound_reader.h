@@ -13,12 +13,13 @@ namespace tarn::audio {
 /// Sound without a header: mono samples of this kind, little-endian.
 enum class RawKind : uint8_t { kNone, kInt16, kFloat32 };
 
-/// Reads sound from first to last sample: WAV, FLAC and whatever else libsndfile knows, or samples without a
-/// header; of a pipe WAV and raw samples. Several channels become one, their mean. Integers are scaled to
+/// Reads sound from first to last sample: WAV, FLAC, or samples without a header; of a pipe WAV and raw
+/// samples. Several channels become one, their mean. Integers are scaled to
 /// [−1, 1); floats are taken as they are.
 class SoundReader {
  public:
-  /// Errors: no such file, no sound, a WAV file shorter than it says.
+  /// Errors: no such file, no sound, a WAV file shorter than it says, another container
+  /// (kUnsupported: the library would not tell when one is cut off).
   static Result<SoundReader> open(const std::string& path, RawKind raw, int64_t raw_rate);
   /// The same from an open descriptor, which stays open; `name` is for messages.
   static Result<SoundReader> from_descriptor(int fd, const std::string& name, RawKind raw,

@@ -23,11 +23,12 @@ namespace {
 
 std::atomic<bool> cancel_requested{false};
 
-/// The first Ctrl-C or SIGTERM asks the command to stop, a second of either kills the program.
+/// The first Ctrl-C, SIGTERM or SIGHUP asks the command to stop, a second of any kills the program.
 void on_signal(int) {
   cancel_requested.store(true);
   std::signal(SIGINT, SIG_DFL);
   std::signal(SIGTERM, SIG_DFL);
+  std::signal(SIGHUP, SIG_DFL);
 }
 
 void install_signal_handlers() {
@@ -37,6 +38,11 @@ void install_signal_handlers() {
   action.sa_flags = SA_RESTART;
   sigaction(SIGINT, &action, nullptr);
   sigaction(SIGTERM, &action, nullptr);
+  // Under nohup(1) the end of the terminal is no reason to stop.
+  struct sigaction hangup;
+  if (sigaction(SIGHUP, nullptr, &hangup) == 0 && hangup.sa_handler != SIG_IGN) {
+    sigaction(SIGHUP, &action, nullptr);
+  }
   std::signal(SIGXFSZ, SIG_IGN);  // a file over the allowed size is then a failed write
 }
 

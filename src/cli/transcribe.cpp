@@ -234,7 +234,7 @@ void add_transcribe(Command& program, Selection& selection) {
   options->model.add_to(command);
   command.positionals(
       "files", options->files, "FILE",
-      "WAV, FLAC and others, of the model's sample rate; - is stdin (a pipe: WAV or --raw)");
+      "WAV or FLAC, of the model's sample rate; - is stdin (a pipe: WAV or --raw)");
   command.flag(
       "--stream", options->stream,
       "hear chunk by chunk in constant memory and print at once what is heard (causal models)");

@@ -342,6 +342,9 @@ def main():
         check_lost_clients(suite, server)
         check_sessions(suite, server)
         suite.expect(server.stop() == 0, "SIGTERM without work: exit status")
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # servers that start under nohup ignore it
+    with Server(suite, model) as server:
+        suite.expect(server.stop(signal.SIGHUP) == 0, "SIGHUP: exit status")
     wanted = conversation(suite, model)
     check_restarts(suite, model, wanted)
     check_two_servers(suite, model, wanted)

@@ -142,6 +142,21 @@ TEST_F(SoundReaderTest, RefusesWhatIsNoSoundOrNotAllOfIt) {
   for (size_t size = 0; size < whole.size(); ++size) {
     EXPECT_FALSE(from_file(whole.substr(0, size)).ok()) << "cut to " << size << " bytes";
   }
+  // The chunk of samples promises more than the file has, whatever the whole promises.
+  for (const uint32_t size : {0u, 36u, 0x7fffffffu, 0xffffffffu}) {
+    for (const uint32_t samples : {16u, 0x7fffffffu, 0xfffffffeu}) {
+      std::string cut = wav(1, 1, integers(kIntegers), samples);
+      cut.replace(4, 4, little_endian(size, 4));
+      EXPECT_NE(error(cut).find("is cut off"), std::string::npos) << size << " " << samples;
+    }
+  }
+  // AU: magic, header bytes, data bytes, 16-bit integers, rate, channels; big-endian.
+  std::string au = ".snd";
+  for (const uint32_t value : {24u, 4u, 3u, 8000u, 1u}) {
+    const std::string bytes = little_endian(value, 4);
+    au.append(bytes.rbegin(), bytes.rend());
+  }
+  EXPECT_NE(error(au + "abcd").find("wanted WAV or FLAC"), std::string::npos);
   const auto missing = SoundReader::open("/nonexistent/x.wav", RawKind::kNone, 0);
   ASSERT_FALSE(missing.ok());
   EXPECT_EQ(missing.error().code, ErrorCode::kNotFound);
