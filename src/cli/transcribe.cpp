@@ -232,9 +232,8 @@ void add_transcribe(Command& program, Selection& selection) {
   Command command = program.add(selection, "transcribe", "Write down what is said in sound",
                                 [options](Context& context) { return run(*options, context); });
   options->model.add_to(command);
-  command.positionals(
-      "files", options->files, "FILE",
-      "WAV or FLAC, of the model's sample rate; - is stdin (a pipe: WAV or --raw)");
+  command.positionals("files", options->files, "FILE",
+                      "WAV or FLAC, of the model's sample rate; - is stdin (a pipe: WAV or --raw)");
   command.flag(
       "--stream", options->stream,
       "hear chunk by chunk in constant memory and print at once what is heard (causal models)");

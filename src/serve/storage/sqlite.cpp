@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <mutex>
 #include <system_error>
+#include <utility>
 
 #include "base/log.h"
 #include "serve/storage/objects.h"
@@ -67,13 +68,15 @@ class Connection {
   std::string path_;
   sqlite3* db_ = nullptr;
   std::array<sqlite3_stmt*, kQueryCount> statements_{};
+  int system_ = 0;  // errno of the last step; sqlite3_system_errno() misses that of a COMMIT
   bool stopped_ = false;
 };
 
 /// A run of a prepared statement; resets it at the end of the scope.
 class Row {
  public:
-  Row(Connection& connection, Query query) : statement_(connection.statements_[query]) {}
+  Row(Connection& connection, Query query)
+      : connection_(connection), statement_(connection.statements_[query]) {}
   Row(const Row&) = delete;
   Row& operator=(const Row&) = delete;
   ~Row() {
@@ -87,7 +90,12 @@ class Row {
   int blob(int index, const std::string& value) {
     return sqlite3_bind_blob64(statement_, index, value.data(), value.size(), SQLITE_STATIC);
   }
-  int step() { return sqlite3_step(statement_); }
+  int step() {
+    errno = 0;
+    const int code = sqlite3_step(statement_);
+    connection_.system_ = errno;
+    return code;
+  }
   std::string bytes(int column) const {
     const void* data = sqlite3_column_blob(statement_, column);
     const int size = sqlite3_column_bytes(statement_, column);
@@ -95,11 +103,12 @@ class Row {
   }
 
  private:
+  Connection& connection_;
   sqlite3_stmt* statement_;
 };
 
 Error Connection::fail(int code, const std::string& action) {
-  const int system = sqlite3_system_errno(db_);
+  const int system = std::exchange(system_, 0);
   std::string message = action + " failed: " + sqlite3_errstr(code) + " (" + std::to_string(code) +
                         (system != 0 ? ", " + std::generic_category().message(system) : "") + ")";
   switch (code & 0xff) {
@@ -110,7 +119,9 @@ Error Connection::fail(int code, const std::string& action) {
     case SQLITE_NOTADB: return {ErrorCode::kCorrupt, std::move(message), path_};
     case SQLITE_READONLY: return {ErrorCode::kReadOnly, std::move(message), path_};
     case SQLITE_IOERR:
-      if (is_full(system)) return {ErrorCode::kResource, std::move(message), path_};
+      // After a failed flush the kernel may have dropped the pages, whatever the reason.
+      if (is_full(system) && code != SQLITE_IOERR_FSYNC && code != SQLITE_IOERR_DIR_FSYNC)
+        return {ErrorCode::kResource, std::move(message), path_};
       stopped_ = code != SQLITE_IOERR_READ && code != SQLITE_IOERR_SHORT_READ;
       return {ErrorCode::kIo, std::move(message), path_};
     default: return {ErrorCode::kIo, std::move(message), path_};
@@ -118,15 +129,19 @@ Error Connection::fail(int code, const std::string& action) {
 }
 
 Status Connection::execute(const std::string& sql) {
+  errno = 0;
   const int code = sqlite3_exec(db_, sql.c_str(), nullptr, nullptr, nullptr);
+  system_ = errno;
   if (code != SQLITE_OK) return fail(sqlite3_extended_errcode(db_), sql);
   return {};
 }
 
 Result<int64_t> Connection::number(const std::string& sql) {
   sqlite3_stmt* statement = nullptr;
+  errno = 0;
   int code = sqlite3_prepare_v2(db_, sql.c_str(), -1, &statement, nullptr);
   if (code == SQLITE_OK) code = sqlite3_step(statement);
+  system_ = errno;
   const int64_t value = code == SQLITE_ROW ? sqlite3_column_int64(statement, 0) : 0;
   sqlite3_finalize(statement);
   if (code != SQLITE_ROW) return fail(sqlite3_extended_errcode(db_), sql);
@@ -162,7 +177,10 @@ Status Connection::open(const std::string& path, const StoreOptions& options) {
   const int flags = SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_NOMUTEX |
                     SQLITE_OPEN_PRIVATECACHE | SQLITE_OPEN_NOFOLLOW | SQLITE_OPEN_EXRESCODE;
   const int code = sqlite3_open_v2(path.c_str(), &db_, flags, nullptr);
-  if (code != SQLITE_OK) return fail(code, "opening the database");
+  if (code != SQLITE_OK) {
+    system_ = sqlite3_system_errno(db_);
+    return fail(code, "opening the database");
+  }
   sqlite3_busy_timeout(db_, static_cast<int>(options.busy_timeout_ms));
   TARN_RETURN_IF_ERROR(execute("PRAGMA page_size = " + std::to_string(kPageBytes)));
   TARN_RETURN_IF_ERROR(execute("PRAGMA journal_mode = WAL"));

@@ -131,6 +131,28 @@ TEST_F(StorageFaultTest, AFullDiskLeavesTheOldVersion) {
   }
 }
 
+TEST_F(StorageFaultTest, NoFileSizeLimitMakesTheDatabaseReadOnly) {
+  // Wherever the limit falls: in the log, its index or the database.
+  for (rlim_t kib = 32; kib <= 4096; kib += kib < 1024 ? 16 : 128) {
+    const std::string url = sqlite() + std::to_string(kib);
+    ASSERT_TRUE(save(*open(url), noise(100'000, 1), 0).ok());
+    const int outcome = with_file_limit(kib << 10, [&] {
+      auto opened = open_store(url, options_);
+      if (!opened.ok()) return opened.error().code == ErrorCode::kResource ? 0 : 1;
+      SessionStore& store = **opened;
+      for (int64_t seq = 1; seq <= 40; ++seq) {
+        const auto saved = save(store, noise(150'000, static_cast<uint64_t>(seq)), seq);
+        if (store.state().read_only) return 2;
+        if (saved.ok()) continue;
+        if (saved.error().code != ErrorCode::kResource) return 3;
+        return store.load("a", kModel).ok() ? 0 : 4;
+      }
+      return 0;
+    });
+    EXPECT_EQ(outcome, 0) << kib;
+  }
+}
+
 TEST_F(StorageFaultTest, AFullDatabaseLeavesTheOldVersion) {
   options_.max_store_bytes = 2 << 20;
   auto store = open(sqlite());
