@@ -120,7 +120,7 @@ class Images:
         ex.write_json(self.out / "results/speed.json", document | ex.provenance(start))
 
     def summarise(self, judge):
-        """`judge`: what Report.judge takes or None, from {name: result}, {name: seconds per update} and the
+        """`judge`: what Report.judge takes, from {name: result}, {name: seconds per update} and the
         document of `speed` (None: not measured)."""
         table = ex.read_json(self.here / "models.json")["models"]
         results = {name: ex.read_json(self.result_path(name)) for name in table if self.result_path(name).exists()}
@@ -152,9 +152,7 @@ class Images:
         for name in results:
             for kind, words in (("samples", "drawn from nothing"), ("completions", "upper halves of test images, completed")):
                 report.picture(f"figures/{ex.file_name(name)}-{kind}.png", f"{name}: {words}", f"{name}: {words}")
-        verdict = judge(results, seconds, speed)
-        if verdict is not None:
-            report.judge(*verdict)
+        report.judge(*judge(results, seconds, speed))
         report.write()
 
 
