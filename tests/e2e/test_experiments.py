@@ -80,6 +80,17 @@ def page(suite):
         suite.expect(f"## {title}: " in summary, f"no chapter on {title} in docs/reproduction.md")
 
 
+def serving(suite):
+    out = suite.folder / "serving"
+    result = subprocess.run([sys.executable, suite.source / "experiments/serving/run", "--smoke", "--tarn", suite.tarn,
+                             "--results", out], capture_output=True, text=True, check=False)
+    suite.expect(result.returncode == 0, f"serving: exit {result.returncode}: {result.stderr[-500:]}")
+    rows = {path.stem: json.loads(path.read_text())["result"] for path in (out / "results").glob("*.json")}
+    suite.expect(len(rows) == 6, f"serving: {sorted(rows)}")
+    for name in ("mnist-linear", "mnist-linear-in-SQLite", "text-bytes"):
+        suite.expect(rows.get(name, {}).get("different") == 0, f"serving: {name}: {rows.get(name)}")
+
+
 def main():
     suite = e2e.Suite(__doc__)
     checked(suite, "scaling", "--only", "linear", "softmax", files=["linear.json", "softmax.json"])
@@ -87,6 +98,7 @@ def main():
     refused = subprocess.run([sys.executable, suite.source / FOLDER / "crossover/run", "--smoke"],
                              capture_output=True, text=True, check=False)
     suite.expect(refused.returncode == 2 and "--results" in refused.stderr, f"smoke results: {refused}")
+    serving(suite)
     if suite.tarn.with_name("tarn-train").exists():
         trained(suite)
     page(suite)
