@@ -333,6 +333,8 @@ void Bench::run_streams() {
   result_.all = gaps(options_.streams, false);
   if (limit == 0 || options_.prompt_tokens <= limit) {
     result_.with_prompts = gaps(options_.streams, true);
+    // Streams that are full before the first prompt comes say nothing.
+    if (result_.with_prompts.max == 0.0) result_.prompts = 0;
   }
 }
 
