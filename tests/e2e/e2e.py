@@ -19,7 +19,7 @@ def config(mixers, modality="image", width=28, height=28, max_tokens=None, model
         "format": "tarn-model", "format_version": 1, "modality": modality,
         "vocabulary": 257, "start_token": 256, "model_dim": model_dim,
         "max_tokens": width * height if max_tokens is None else max_tokens,
-        "position": {"kind": "learned"}, "embedding_scale": 1.0,
+        "position": {"kind": "none" if max_tokens == 0 else "learned"}, "embedding_scale": 1.0,
         "norm": {"kind": "layer_norm", "placement": "post"},
         "layers": [{"mixer": mixer, "mlp": {"hidden_dim": 16, "activation": "relu"}}
                    for mixer in mixers],
