@@ -12,8 +12,9 @@ COOL_DOWN = 0.85  # share of a run's updates in which the rate goes to zero
 
 
 class Images:
-    """One experiment: `here` has config.json and models.json. With `budget` every model gets that many
-    seconds of training, in updates of the length that --time measured, instead of the config's updates."""
+    """One experiment: `here` has config.json and models.json, whose "longer" names models that are trained
+    once more with more updates. With `budget` every model gets that many seconds of training, in updates of
+    the length that --time measured, instead of the config's updates."""
 
     def __init__(self, here, options, parameters, budget=None):
         self.here, self.options, self.parameters, self.budget = here, options, parameters, budget
@@ -22,6 +23,7 @@ class Images:
         self.work = options.work / here.name
         self.out = options.results or here
         self.template = ex.read_json(here / "config.json")
+        self.longer = ex.read_json(here / "models.json").get("longer", {})
         self.models = ex.models(here / "models.json", options.only)
         if options.smoke:
             self.template["training"].update(updates=2, batch_size=1, evaluate_limit=2)
@@ -32,6 +34,8 @@ class Images:
         """(config, what `tarn info` says), MLPs as wide as the common number of parameters allows."""
         config, info = ex.fitted(self.tarn, self.work / "init" / ex.file_name(name), self.template,
                                  self.models[name], self.parameters)
+        if name in self.longer and not self.options.smoke:
+            config["training"].update(self.longer[name]["training"])
         if self.budget is not None and not self.options.smoke:
             seconds = ex.seconds_per_update(self.out)
             if name not in seconds:
@@ -46,7 +50,7 @@ class Images:
         ex.write_times(self.out, self.tarn, self.work,
                        {name: ex.fitted(self.tarn, self.work / "init" / ex.file_name(name), self.template,
                                         mixers, self.parameters)[0]
-                        for name, mixers in self.models.items()})
+                        for name, mixers in self.models.items() if name not in self.longer})
 
     def model(self, name):
         return self.work / ex.file_name(name)
@@ -125,6 +129,7 @@ class Images:
         table = ex.read_json(self.here / "models.json")["models"]
         results = {name: ex.read_json(self.result_path(name)) for name in table if self.result_path(name).exists()}
         seconds = ex.seconds_per_update(self.out)
+        seconds |= {name: seconds[entry["model"]] for name, entry in self.longer.items() if entry["model"] in seconds}
         path = self.out / "results/speed.json"
         speed = ex.read_json(path) if path.exists() else None
         report, rows = ex.Report(self.here, self.out), []
@@ -170,9 +175,9 @@ def speed_rows(speed):
 
 
 def best_at_time(results, seconds, names, hours):
-    """(name, held-out bits) of the best of `names` at its last evaluation within so many hours."""
+    """(name, held-out bits) of the best of `names` within so many hours and 1 %."""
     found = [(row["bits_per_dim"], name) for name in names if name in results and name in seconds
-             for row in results[name]["valid"] if row["update"] * seconds[name] <= hours * 3600 * 1.001]
+             for row in results[name]["valid"] if row["update"] * seconds[name] <= hours * 3600 * 1.01]
     return min(found)[::-1] if found else None
 
 

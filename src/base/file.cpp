@@ -103,11 +103,23 @@ Result<InputFile> InputFile::open_at(int folder, const std::string& path, bool f
   return file;
 }
 
+InputFile InputFile::of_bytes(std::string_view bytes, const std::string& path) {
+  InputFile file;
+  file.bytes_ = bytes.data();
+  file.size_ = static_cast<int64_t>(bytes.size());
+  file.path_ = path;
+  return file;
+}
+
 InputFile::InputFile(InputFile&& other) noexcept
-    : fd_(std::exchange(other.fd_, -1)), size_(other.size_), path_(std::move(other.path_)) {}
+    : fd_(std::exchange(other.fd_, -1)),
+      bytes_(other.bytes_),
+      size_(other.size_),
+      path_(std::move(other.path_)) {}
 
 InputFile& InputFile::operator=(InputFile&& other) noexcept {
   std::swap(fd_, other.fd_);
+  std::swap(bytes_, other.bytes_);
   std::swap(size_, other.size_);
   std::swap(path_, other.path_);
   return *this;
@@ -122,7 +134,13 @@ Status InputFile::read_at(int64_t offset, int64_t bytes, void* destination) cons
   char* out = static_cast<char*>(destination);
   while (bytes > 0) {
     const size_t piece = static_cast<size_t>(std::min<int64_t>(bytes, int64_t{1} << 30));
-    const ssize_t got = ::pread(fd_, out, piece, offset);
+    ssize_t got = 0;
+    if (bytes_ != nullptr) {
+      got = std::clamp<int64_t>(size_ - offset, 0, static_cast<int64_t>(piece));
+      std::copy_n(bytes_ + std::min(offset, size_), got, out);
+    } else {
+      got = ::pread(fd_, out, piece, offset);
+    }
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) return io_error("reading", errno, path_);
     if (got == 0) {

@@ -17,6 +17,9 @@ class InputFile {
   static Result<InputFile> open(const std::string& path, bool follow_links = true);
   /// The file `name` in an open folder; never follows a link.
   static Result<InputFile> open_at(int folder, const std::string& name);
+  /// Bytes that are part of the program, read like a file; `path` names them in messages. They
+  /// must outlive it.
+  static InputFile of_bytes(std::string_view bytes, const std::string& path);
   InputFile(InputFile&& other) noexcept;
   InputFile& operator=(InputFile&& other) noexcept;
   ~InputFile();
@@ -30,6 +33,7 @@ class InputFile {
   InputFile() = default;
   static Result<InputFile> open_at(int folder, const std::string& path, bool follow_links);
   int fd_ = -1;
+  const char* bytes_ = nullptr;  ///< instead of a descriptor
   int64_t size_ = 0;
   std::string path_;
 };

@@ -136,6 +136,8 @@ void Command::positionals(const std::string& name, std::vector<std::string>& val
   app_->add_option(name, values, help)->required()->check(not_empty())->type_name(shown);
 }
 
+void Command::section(const std::string& heading) { app_->option_defaults()->group(heading); }
+
 void Command::flag(const std::string& flags, bool& value, const std::string& help) {
   app_->add_flag(flags, value, help);
 }

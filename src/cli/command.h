@@ -61,6 +61,8 @@ class Command {
   /// One or more words without a flag; the last of the positionals.
   void positionals(const std::string& name, std::vector<std::string>& values,
                    const std::string& shown, const std::string& help);
+  /// --help lists the options that follow under this heading.
+  void section(const std::string& heading);
   void flag(const std::string& flags, bool& value, const std::string& help);
   void text(const std::string& flags, std::string& value, const std::string& shown,
             const std::string& help);

@@ -6,6 +6,7 @@
 #include <array>
 #include <utility>
 
+#include "cli/own_model.h"
 #include "report/png.h"
 
 namespace tarn::cli {
@@ -76,8 +77,13 @@ const char* weight_format_name(kernels::WeightFormat format) {
   return "f32";
 }
 
-void ModelOptions::add_to(Command& command) {
-  command.positional("model", folder, "MODEL", "model folder (config.json, model.safetensors)");
+void ModelOptions::add_to(Command& command, const std::string& without) {
+  const std::string help = "model folder (config.json, model.safetensors)";
+  if (without.empty()) {
+    command.positional("model", folder, "MODEL", help);
+  } else {
+    command.optional_positional("model", folder, "MODEL", help + "; without: " + without);
+  }
   command.threads(threads);
   command.choice("--gemm", gemm, {"packed", "onednn"},
                  "matrix products: packed (default; same bits for any batch) or onednn");
@@ -94,7 +100,7 @@ Result<std::shared_ptr<const model::Model>> ModelOptions::load() const {
   if (gemm == "onednn" && weights != "f32") {
     return invalid_argument("--weights " + weights + " needs --gemm packed, got onednn", "--gemm");
   }
-  return model::Model::load(folder, options);
+  return folder.empty() ? load_own_model(options) : model::Model::load(folder, options);
 }
 
 void SamplerFlags::add_to(Command& command) {

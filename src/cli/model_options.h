@@ -20,7 +20,9 @@ struct ModelOptions {
   std::string gemm = "packed";
   std::string weights = "f32";
 
-  void add_to(Command& command);
+  /// `without`: what the command runs when MODEL may be left out; empty: it may not.
+  void add_to(Command& command, const std::string& without = "");
+  /// MODEL, or the program's own model when it was left out.
   Result<std::shared_ptr<const model::Model>> load() const;
 };
 

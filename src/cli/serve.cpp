@@ -12,9 +12,11 @@
 #include "base/log.h"
 #include "cli/command.h"
 #include "cli/model_options.h"
+#include "cli/own_model.h"
 #include "cli/prompt_stop.h"
 #include "runtime/process_memory.h"
 #include "serve/api/api.h"
+#include "serve/api/cors.h"
 #include "serve/http/server.h"
 #include "serve/service/session_service.h"
 
@@ -58,9 +60,10 @@ struct Options {
   bool access_log = false;
 };
 
-/// The name by which clients call the model: --name, or the folder's.
+/// The name by which clients call the model: --name, or the folder's, or the own model's.
 std::string model_name(const Options& options) {
   if (!options.name.empty()) return options.name;
+  if (options.model.folder.empty()) return kOwnModelName;
   const auto path = std::filesystem::path(options.model.folder).lexically_normal();
   const std::string name = (path.has_filename() ? path : path.parent_path()).filename().string();
   return name.empty() || name == "." || name == ".." ? "model" : name;
@@ -215,12 +218,20 @@ void drain(const Options& options, serve::SessionService& service, Server& serve
 }
 
 Status run(const Options& options, Context& context) {
+  if (!options.cors.empty() && !serve::api::is_origin(options.cors)) {
+    return invalid_argument("got " + json_quote(options.cors) +
+                                ", wanted an origin as browsers send it, such as "
+                                "https://example.org or http://localhost:3000",
+                            "--cors");
+  }
   TARN_ASSIGN(auto keys, read_keys(options));
   const bool has_keys = !keys.empty();
   std::unique_ptr<serve::SessionService> service;
   {
     const PromptStop stop(context);
-    TARN_RETURN_IF_ERROR(check_model_folder(options.model.folder));
+    if (!options.model.folder.empty()) {
+      TARN_RETURN_IF_ERROR(check_model_folder(options.model.folder));
+    }
     TARN_ASSIGN(const auto model, options.model.load());
     serve::StoreOptions store_options;
     store_options.sync = !options.no_flush;
@@ -305,10 +316,12 @@ void add_serve(Command& program, Selection& selection) {
   Command command =
       program.add(selection, "serve", "Answer requests over HTTP as OpenAI's clients make them",
                   [options](Context& context) { return run(*options, context); });
-  options->model.add_to(command);
+  options->model.add_to(command, "the program's own, " + std::string(kOwnModelName));
+  command.section("Address");
   command.text("--host", options->host, "ADDRESS", "numeric address (default: 127.0.0.1)");
   command.integer("--port", options->port, 0, 65'535, "0: any free one (default: 8080)");
   command.text("--name", options->name, "NAME", "of the model (default: its folder's)");
+  command.section("Sessions");
   command.text("--store", options->store, "URL",
                "where sessions are kept: memory:, dir:/path, sqlite:/path/file.db, postgresql://…, "
                "redis://… (default: sqlite: in the user's folder for state)");
@@ -326,13 +339,15 @@ void add_serve(Command& program, Selection& selection) {
       "turns (default: made up)");
   command.integer("--lease-seconds", options->lease_seconds, 3, 3600,
                   "how long others wait for the sessions of a server that died (default: 30)");
+  command.section("Access");
   command.text("--api-key-file", options->key_file, "FILE",
                "one \"name:key\" or \"key\" per line; or TARN_API_KEY in the environment");
   command.text("--cors", options->cors, "ORIGIN", "whose pages may call (default: none)");
+  command.flag("--access-log", options->access_log, "one JSON line per request on stderr");
+  command.section("Limits");
   command.integer("--drain-seconds", options->drain_seconds, 0, 86'400,
                   "for running turns after SIGTERM or Ctrl-C (default: 30)");
   add_limits(command, *options);
-  command.flag("--access-log", options->access_log, "one JSON line per request on stderr");
 }
 
 }  // namespace tarn::cli

@@ -208,17 +208,25 @@ Model::Model() : impl_(std::make_unique<Impl>()) {}
 Model::~Model() = default;
 
 Result<std::shared_ptr<const Model>> Model::load(const std::string& folder, Options options) {
+  const std::string config_path = folder + "/config.json";
+  TARN_ASSIGN(const std::string config, read_file(config_path, kMaxConfigBytes));
+  const std::string weights_path = folder + "/model.safetensors";
+  TARN_ASSIGN(InputFile weights, InputFile::open(weights_path, SafetensorsLimits{}.follow_links));
+  return read(config, config_path, std::move(weights), options);
+}
+
+Result<std::shared_ptr<const Model>> Model::read(const std::string& config_text,
+                                                 const std::string& config_path, InputFile weights,
+                                                 Options options) {
   if (options.pack.backend == kernels::GemmBackend::kOneDnn &&
       kernels::onednn_version() == "none") {
-    return Error{ErrorCode::kUnsupported, "this program was built without oneDNN", folder};
+    return Error{ErrorCode::kUnsupported, "this program was built without oneDNN", config_path};
   }
-  const std::string config_path = folder + "/config.json";
-  TARN_ASSIGN(const std::string text, read_file(config_path, kMaxConfigBytes));
-  TARN_ASSIGN(const Json json, parse_json(text, config_path, {.max_bytes = kMaxConfigBytes}));
+  TARN_ASSIGN(const Json json,
+              parse_json(config_text, config_path, {.max_bytes = kMaxConfigBytes}));
   TARN_ASSIGN(ModelConfig config, parse_model_config(json, config_path));
-  const std::string weights_path = folder + "/model.safetensors";
-  TARN_ASSIGN(const SafetensorsFile file, SafetensorsFile::open(weights_path));
-  TARN_RETURN_IF_ERROR(check_tensors(file.header, parameter_table(config), weights_path));
+  TARN_ASSIGN(const SafetensorsFile file, SafetensorsFile::read(std::move(weights)));
+  TARN_RETURN_IF_ERROR(check_tensors(file.header, parameter_table(config), file.file.path()));
   const Source source = [&file](const ParamSpec& spec, float* values) {
     return file.read_f32(*file.header.find(spec.name), values);
   };

@@ -14,6 +14,10 @@
 #include "mixers/layer.h"
 #include "model/config.h"
 
+namespace tarn {
+class InputFile;
+}
+
 namespace tarn::model {
 
 /// A batch of rows for one pass: sequences packed one after another.
@@ -45,6 +49,10 @@ class Model {
   static Result<std::shared_ptr<const Model>> load(const std::string& folder) {
     return load(folder, Options{});
   }
+  /// The same from the two files' contents; `config_path` names the first in messages.
+  static Result<std::shared_ptr<const Model>> read(const std::string& config,
+                                                   const std::string& config_path,
+                                                   InputFile weights, Options options);
   /// A model with the initial weights of its config, for tests and benchmarks.
   static std::shared_ptr<const Model> random(const ModelConfig& config, uint64_t seed,
                                              Options options);

@@ -318,6 +318,11 @@ Result<SafetensorsHeader> parse_safetensors_header(std::string_view prefix, int6
 Result<SafetensorsFile> SafetensorsFile::open(const std::string& path,
                                               const SafetensorsLimits& limits) {
   TARN_ASSIGN(InputFile file, InputFile::open(path, limits.follow_links));
+  return read(std::move(file), limits);
+}
+
+Result<SafetensorsFile> SafetensorsFile::read(InputFile file, const SafetensorsLimits& limits) {
+  const std::string& path = file.path();
   std::string prefix(static_cast<size_t>(std::min(file.size(), kLengthBytes)), '\0');
   TARN_RETURN_IF_ERROR(file.read_at(0, static_cast<int64_t>(prefix.size()), prefix.data()));
   TARN_ASSIGN(const int64_t length, header_length(prefix, file.size(), limits, path));

@@ -50,6 +50,8 @@ struct SafetensorsFile {
   SafetensorsHeader header;
   static Result<SafetensorsFile> open(const std::string& path,
                                       const SafetensorsLimits& limits = {});
+  /// The same of an open file.
+  static Result<SafetensorsFile> read(InputFile file, const SafetensorsLimits& limits = {});
   /// Reads a tensor converted to f32. NaN and infinity are errors that name tensor and index.
   Status read_f32(const TensorEntry& entry, float* destination) const;
 };

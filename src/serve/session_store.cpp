@@ -370,6 +370,7 @@ Result<Plan> ObjectSessionStore::plan_removal(SessionHead& head, PlanReader& rea
   References references(reader);
   for (const HeadVersion& version : head.versions) references.release_record(version);
   head.versions.clear();
+  head.lease_until_ms = 0;
   head.last_use_ms = now_ms;
   Plan plan;
   TARN_RETURN_IF_ERROR(references.finish(&plan));

@@ -9,6 +9,8 @@ import sys
 import tempfile
 import time
 
+import databases
+
 
 def numbers(lines, word):
     return [int(line.split()[1]) for line in lines if line.startswith(word + " ")]
@@ -27,6 +29,28 @@ def kill_once(program, store, delay):
     return numbers([first], "started")[0], numbers(rest.splitlines(), "saved")
 
 
+def kill_writers(program, store, kills, chance):
+    """Kills that many writers of one store, one after another; the line that tells of it."""
+    acknowledged, unheard = 0, 0
+    for index in range(kills):
+        started, saved = kill_once(program, store, chance.uniform(0, 0.06))
+        if started < acknowledged:
+            sys.exit(f"{store}: kill {index}: save {acknowledged} is lost, found {started}")
+        unheard += started - acknowledged
+        acknowledged = max([started] + saved)
+    check = subprocess.run([program, "check", store, "victim"], capture_output=True,
+                           text=True, check=False)
+    if check.returncode != 0:
+        sys.exit(f"{store}: after {kills} kills: {check.stderr}")
+    found = numbers(check.stdout.splitlines(), "found")[0]
+    if found < acknowledged or found > acknowledged + 1:
+        sys.exit(f"{store}: acknowledged {acknowledged}, found {found}")
+    if acknowledged == 0:
+        sys.exit(f"{store}: no save was ever acknowledged, so nothing was tested")
+    return (f"{store.split(':')[0]}: {kills} kills, {acknowledged} saves, 0 lost, 0 torn, "
+            f"{unheard} committed but not heard of")
+
+
 def run(kills):
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--source", type=pathlib.Path, required=True)
@@ -37,21 +61,10 @@ def run(kills):
     chance = random.Random(options.seed)
     with tempfile.TemporaryDirectory(prefix="tarn-kill-") as folder:
         for store in (f"dir:{folder}/sessions", f"sqlite:{folder}/sessions.db"):
-            acknowledged, unheard = 0, 0
-            for index in range(kills):
-                started, saved = kill_once(program, store, chance.uniform(0, 0.06))
-                if started < acknowledged:
-                    sys.exit(f"{store}: kill {index}: save {acknowledged} is lost, found {started}")
-                unheard += started - acknowledged
-                acknowledged = max([started] + saved)
-            check = subprocess.run([program, "check", store, "victim"], capture_output=True,
-                                   text=True, check=False)
-            if check.returncode != 0:
-                sys.exit(f"{store}: after {kills} kills: {check.stderr}")
-            found = numbers(check.stdout.splitlines(), "found")[0]
-            if found < acknowledged or found > acknowledged + 1:
-                sys.exit(f"{store}: acknowledged {acknowledged}, found {found}")
-            if acknowledged == 0:
-                sys.exit(f"{store}: no save was ever acknowledged, so nothing was tested")
-            print(f"{store.split(':')[0]}: {kills} kills, {acknowledged} saves, 0 lost, 0 torn, "
-                  f"{unheard} committed but not heard of")
+            print(kill_writers(program, store, kills, chance), flush=True)
+    for database in (databases.postgres, databases.redis):
+        with database() as store:
+            if store is None:
+                print(f"{database.__name__}: NOT TESTED, its programs are not installed", flush=True)
+            else:
+                print(kill_writers(program, store, kills, chance), flush=True)

@@ -30,7 +30,8 @@ class Server:
     """A server process on a port of its own choice."""
 
     def __init__(self, suite, model, *options, before=None, **environment):
-        command = [suite.tarn, "serve", model, "--port", "0", "--threads", "1", "--json", *options]
+        # Without a model: the program's own.
+        command = [suite.tarn, "serve", *([model] if model else []), "--port", "0", "--threads", "1", "--json", *options]
         clean = {k: v for k, v in os.environ.items() if k not in ("TARN_API_KEY", "STATE_DIRECTORY")}
         # Without --store, sessions of its own.
         clean["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="state-", dir=suite.folder)

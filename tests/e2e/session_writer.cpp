@@ -51,7 +51,7 @@ Result<int64_t> newest(SessionStore& store, const std::string& id) {
 }
 
 int write_for_ever(SessionStore& store, const std::string& id) {
-  const Result<int64_t> start = newest(store, id);
+  Result<int64_t> start = newest(store, id);
   if (!start.ok()) return fail(start.error());
   say("started", *start);
   for (int64_t seq = *start + 1;; ++seq) {
@@ -63,6 +63,14 @@ int write_for_ever(SessionStore& store, const std::string& id) {
     request.model_fingerprint = kModel;
     request.payload = payload;
     const auto saved = store.save(request);
+    if (!saved.ok() && saved.error().where == kSeqConflict) {
+      // A database may still be ending what the writer before this one asked for when it died.
+      start = newest(store, id);
+      if (start.ok() && *start >= seq) {
+        seq = *start;
+        continue;
+      }
+    }
     if (!saved.ok()) return fail(saved.error());
     say("saved", saved->seq);
   }

@@ -189,6 +189,13 @@ def check_sessions(suite, server):
     suite.expect(stale.status == 412 and stale.headers["x-should-retry"] == "false", f"{stale}")
     suite.expect(server.request("DELETE", "/v1/sessions/s").json()["deleted"], "delete")
     suite.expect(turn(server, "s", "").status == 404, "a deleted session answers")
+    for _ in range(2):  # what was never saved holds nothing back
+        server.post("/v1/sessions", {"id": "m", "save": "manual"})
+        suite.expect(turn(server, "m", "a").json()["tarn"]["saved"] is False, "a manual turn was saved")
+        suite.expect(server.request("DELETE", "/v1/sessions/m").status == 200, "delete unsaved")
+    empty = server.post("/v1/completions", {"prompt": "k", "session": "t"}, idempotency_key="")
+    suite.expect(empty.status == 400 and "idempotency_key" in empty.json()["error"]["message"],
+                 f"an empty key: {empty}")
 
 
 def check_full_store(suite, model):
@@ -319,12 +326,26 @@ def check_default_store(suite, model):
             suite.expect(server.get("/v1/sessions/kept").status == 200, "default store: lost")
 
 
+def check_own_model(suite):
+    """Without MODEL the program serves the one it carries, as it would serve the folder."""
+    folder = suite.source / "models/text-bytes"
+    with Server(suite, None) as server, Server(suite, folder, "--store", "memory:") as other:
+        suite.expect(server.start["model"] == "text-bytes", f"own model: {server.start}")
+        suite.expect(server.get("/v1/models").json()["data"][0]["id"] == "text-bytes", "own model: list")
+        said = [one.complete("It was", 20, temperature=0) for one in (server, other)]
+        suite.expect(text_of(said[0]) == text_of(said[1]) and len(text_of(said[0])) == 20
+                     and said[0].json()["system_fingerprint"] == said[1].json()["system_fingerprint"],
+                     f"own model: {said}")
+
+
 def check_usage(suite, model):
     suite.refuse("no model", "serve", "nowhere", says=["nowhere"])
     suite.refuse("no model folder", "serve", model.parent, says=["no model folder", "models/"])
     suite.refuse("bad store", "serve", model, "--store", "ftp://u:secret@x", says=["memory:", '"ftp:'])
     suite.refuse("bad host", "serve", model, "--store", "memory:", "--host", "example.com",
                  says=["--host", "example.com"])
+    for origin in ("not a url", "https://", "https://example.org/", "https://Example.org", "*"):
+        suite.refuse("no origin", "serve", model, "--cors", origin, says=["--cors", origin, "https://"])
     suite.refuse("no keys", "serve", model, "--api-key-file", suite.write("none", "# none\n"),
                  says=["no key"])
     with Server(suite, model) as server:
@@ -353,6 +374,7 @@ def main():
     check_keys(suite, model)
     check_pictures(suite)
     check_drain(suite, model)
+    check_own_model(suite)
     check_usage(suite, model)
     suite.finish()
 

@@ -1,5 +1,6 @@
 #include "serve/api/cors.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace tarn::serve::api {
@@ -36,6 +37,20 @@ class CorsExchange : public http::Exchange {
 };
 
 }  // namespace
+
+bool is_origin(std::string_view text) {
+  const size_t colon = text.find("://");
+  if (colon == std::string_view::npos || colon == 0) return false;
+  const auto is_scheme = [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '+' || c == '-' || c == '.';
+  };
+  const auto is_place = [&](char c) {
+    return is_scheme(c) || c == '_' || c == ':' || c == '[' || c == ']';
+  };
+  const std::string_view scheme = text.substr(0, colon), place = text.substr(colon + 3);
+  return std::all_of(scheme.begin(), scheme.end(), is_scheme) && !place.empty() &&
+         std::all_of(place.begin(), place.end(), is_place);
+}
 
 bool answer_preflight(const http::Request& request, const std::string& origin,
                       http::Exchange& exchange) {

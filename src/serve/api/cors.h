@@ -2,6 +2,7 @@
 
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "serve/http/message.h"
 
@@ -9,6 +10,9 @@ namespace tarn::serve::api {
 
 // One other origin whose pages may call (the fetch standard's CORS). Everything else gets no such header,
 // so that browsers keep the answers from their pages.
+
+/// Whether browsers can send it as an Origin header: scheme://host or scheme://host:port, nothing behind.
+bool is_origin(std::string_view text);
 
 /// Answers an OPTIONS request that asks whether `origin` may call; false: it is no such request.
 bool answer_preflight(const http::Request& request, const std::string& origin,

@@ -65,8 +65,10 @@ Status finish(JsonReader& reader, const Json& object) {
   for (const auto& [key, value] : *object.as_object()) {
     const bool known = std::any_of(reader.keys().begin(), reader.keys().end(),
                                    [&, &name = key](const JsonKey& k) { return k.name == name; });
-    if (!known)
-      return Error{ErrorCode::kUnsupported, "is no parameter that this server knows", key};
+    if (known) continue;
+    constexpr size_t kTold = 80;
+    return Error{ErrorCode::kUnsupported, "is no parameter that this server knows",
+                 key.size() > kTold ? json_quote(key, kTold) : key};
   }
   return status;
 }

@@ -69,12 +69,12 @@ std::optional<Refusal> SessionService::Implementation::check(const SessionTurn& 
   TARN_CHECK(!turn.request.on_end);
   const std::string& id = turn.request.session;
   if (id.empty() && turn.if_seq) return invalid("needs a session", kIfSeqConflict);
-  if (!turn.idempotency_key.empty()) {
+  if (turn.idempotency_key) {
     if (id.empty()) return invalid("needs a session", kKeyConflict);
     if (options_.idempotency_keys == 0) {
       return invalid("is given, but this server remembers no results", kKeyConflict);
     }
-    if (!is_idempotency_key(turn.idempotency_key)) {
+    if (!is_idempotency_key(*turn.idempotency_key)) {
       return invalid("wanted 1 to " + std::to_string(kMaxKeyBytes) + " printable characters",
                      kKeyConflict);
     }
@@ -131,7 +131,7 @@ TurnSubmission SessionService::Implementation::submit(SessionTurn turn) {
   running->id = turn.request.session;
   running->resident = std::static_pointer_cast<Resident>(held->companion());
   running->held = std::move(*held);
-  running->keyed.key = std::move(turn.idempotency_key);
+  running->keyed.key = std::move(turn.idempotency_key).value_or("");
   running->keyed.request = hash_request(turn.request);
   bool stale = false, found = false;
   std::optional<Refusal> refusal = prepare(*running, &stale);

@@ -120,6 +120,8 @@ class DirectoryObjects final : public Objects {
   };
 
   Status check_folder() const;
+  /// Whether the store still has a folder: in a removed one nothing is found, and nothing kept.
+  Status check_there() const;
   Result<Descriptor> open_folder(int parent, const char* name, const std::string& where) const;
   int folder(const std::string& name) const;
   std::string where(const std::string& name) const { return path_ + "/" + name; }
@@ -171,6 +173,13 @@ Status DirectoryObjects::check_folder() const {
   return {};
 }
 
+Status DirectoryObjects::check_there() const {
+  struct stat info {};
+  if (::fstat(root_.get(), &info) == 0 && info.st_nlink > 0) return {};
+  return Error{ErrorCode::kIo, "the folder was removed while it was open: start the program anew",
+               path_};
+}
+
 Status DirectoryObjects::open() {
   TARN_RETURN_IF_ERROR(make_directories(path_));
   TARN_RETURN_IF_ERROR(check_folder());
@@ -203,7 +212,10 @@ int DirectoryObjects::folder(const std::string& name) const {
 Result<MaybeValue> DirectoryObjects::get(const std::string& name) {
   Result<InputFile> file = InputFile::open_at(folder(name), name.substr(2));
   if (!file.ok()) {
-    if (file.error().code == ErrorCode::kNotFound) return MaybeValue();
+    if (file.error().code == ErrorCode::kNotFound) {
+      TARN_RETURN_IF_ERROR(check_there());
+      return MaybeValue();
+    }
     return Error{file.error().code, file.error().message, where(name)};
   }
   if (file->size() > kMaxFileBytes) {

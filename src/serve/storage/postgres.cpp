@@ -30,6 +30,8 @@ constexpr const char* kPut =
     "ON CONFLICT(name) DO UPDATE SET value = excluded.value";
 constexpr const char* kErase = "DELETE FROM tarn_object WHERE name = $1";
 // Names sort by their bytes, whatever the database's language; payloads are noise to a compressor.
+constexpr const char* kSettings =
+    "SELECT current_setting('synchronous_commit'), current_setting('fsync')";
 constexpr const char* kIsThere = "SELECT to_regclass('tarn_object')::text";
 constexpr const char* kCreate =
     "CREATE TABLE IF NOT EXISTS tarn_object("
@@ -65,7 +67,6 @@ class Connection {
   void set_deadline(const Deadline& deadline) { deadline_ = deadline; }
   Result<QueryResult> query(const char* sql, const std::vector<Parameter>& parameters = {});
   Result<MaybeValue> value(const char* sql, const std::string& name);
-  Result<std::string> setting(const std::string& name);
   Status change(const Change& change);
   /// Makes the table unless it is there.
   Status create();
@@ -175,11 +176,6 @@ Result<MaybeValue> Connection::value(const char* sql, const std::string& name) {
   return PQntuples(result.get()) == 0 ? MaybeValue() : MaybeValue(cell(result, 0, 0));
 }
 
-Result<std::string> Connection::setting(const std::string& name) {
-  TARN_ASSIGN(const QueryResult result, query("SELECT current_setting($1)", {{name}}));
-  return cell(result, 0, 0);
-}
-
 Status Connection::change(const Change& change) {
   const auto result =
       change.value ? query(kPut, {{change.name}, {*change.value}}) : query(kErase, {{change.name}});
@@ -229,12 +225,9 @@ class PostgresObjects final : public Objects {
   Status open() {
     TARN_ASSIGN(std::unique_ptr<Connection> connection, take(Deadline(options_)));
     TARN_RETURN_IF_ERROR(connection->create());
-    TARN_ASSIGN(const std::string commit, connection->setting("synchronous_commit"));
-    TARN_ASSIGN(const std::string flush, connection->setting("fsync"));
-    // "off" tells of a commit before the log is on disk, and without fsync nothing ever is.
-    durability_ = commit != "off" && flush == "on" ? Durability::kPower : Durability::kProcess;
+    const Status status = read_settings(*connection);
     pool_.give(std::move(connection));
-    return {};
+    return status;
   }
 
   Result<MaybeValue> get(const std::string& name) override {
@@ -271,6 +264,15 @@ class PostgresObjects final : public Objects {
   Durability durability() const override { return durability_; }
 
  private:
+  /// What a save will survive: with every write, as the settings may change while the server runs.
+  Status read_settings(Connection& connection) {
+    TARN_ASSIGN(const QueryResult settings, connection.query(kSettings));
+    const std::string commit = cell(settings, 0, 0), flush = cell(settings, 0, 1);
+    // "off" tells of a commit before the log is on disk, and without fsync nothing ever is.
+    durability_ = commit != "off" && flush == "on" ? Durability::kPower : Durability::kProcess;
+    return {};
+  }
+
   class Reader final : public PlanReader {
    public:
     explicit Reader(Connection& connection) : connection_(&connection) {}
@@ -315,11 +317,17 @@ class PostgresObjects final : public Objects {
   }
 
   /// `again`: nothing was changed, and another run may succeed.
-  static Status transact(Connection& connection, const Planner& planner, bool* again) {
-    auto begun = connection.query("BEGIN ISOLATION LEVEL SERIALIZABLE");
+  Status begin(Connection& connection) {
+    TARN_RETURN_IF_ERROR(read_settings(connection));
+    TARN_RETURN_IF_ERROR(connection.query("BEGIN ISOLATION LEVEL SERIALIZABLE"));
+    return {};
+  }
+
+  Status transact(Connection& connection, const Planner& planner, bool* again) {
+    const Status begun = begin(connection);
     if (!begun.ok()) {
       *again = !connection.is_alive();  // the database was started anew since the last call
-      return begun.error();
+      return begun;
     }
     Reader reader(connection);
     const Result<Plan> plan = planner(reader);
@@ -345,7 +353,7 @@ class PostgresObjects final : public Objects {
 
   std::string url_;
   StoreOptions options_;
-  Durability durability_ = Durability::kProcess;
+  std::atomic<Durability> durability_{Durability::kProcess};
   Pool<Connection> pool_;
 };
 

@@ -232,18 +232,8 @@ class RedisObjects final : public Objects {
   Status open() {
     TARN_ASSIGN(std::unique_ptr<Connection> connection, take(Deadline(options_)));
     TARN_RETURN_IF_ERROR(connection->ask({{"PING"}}));
-    const std::string file = setting(*connection, "appendonly");
-    const std::string flush = setting(*connection, "appendfsync");
-    const std::string limit = setting(*connection, "maxmemory");
-    const std::string policy = setting(*connection, "maxmemory-policy");
+    read_settings(*connection);
     pool_.give(std::move(connection));
-    if (file == "yes") durability_ = flush == "always" ? Durability::kPower : Durability::kProcess;
-    if (limit != "0" && policy != "noeviction") {
-      durability_ = Durability::kMemory;
-      log_message(LogLevel::kWarning,
-                  "Redis may drop sessions when its memory is full: maxmemory-policy is \"" +
-                      policy + "\", wanted noeviction");
-    }
     return {};
   }
 
@@ -268,6 +258,7 @@ class RedisObjects final : public Objects {
     const Deadline deadline(options_);
     for (int attempt = 0; attempt < kMaxAttempts; ++attempt) {
       TARN_ASSIGN(std::unique_ptr<Connection> connection, take(deadline));
+      read_settings(*connection);
       const Result<Outcome> outcome = transact(*connection, planner);
       pool_.give(std::move(connection));
       if (!outcome.ok()) return outcome.error();
@@ -347,11 +338,30 @@ class RedisObjects final : public Objects {
     return Outcome::kDone;
   }
 
-  /// The value of a setting, empty where the server does not tell.
-  static std::string setting(Connection& connection, const std::string& name) {
-    const auto replies = connection.ask({{"CONFIG", "GET", name}});
-    if (!replies.ok() || (*replies)[0]->elements != 2) return {};
-    return text_of(*(*replies)[0]->element[1]);
+  /// What a save will survive: with every write, as the settings may change while the server runs.
+  void read_settings(Connection& connection) {
+    std::array<std::string, 4> values;  // empty where the server does not tell
+    const auto replies = connection.ask({{"CONFIG", "GET", "appendonly"},
+                                         {"CONFIG", "GET", "appendfsync"},
+                                         {"CONFIG", "GET", "maxmemory"},
+                                         {"CONFIG", "GET", "maxmemory-policy"}});
+    if (!connection.is_alive()) return;
+    for (size_t i = 0; replies.ok() && i < values.size(); ++i) {
+      const redisReply& reply = *(*replies)[i];
+      if (reply.elements == 2) values[i] = text_of(*reply.element[1]);
+    }
+    const auto& [file, flush, limit, policy] = values;
+    const bool drops = limit != "0" && policy != "noeviction";
+    Durability durability = Durability::kMemory;
+    if (file == "yes" && !drops) {
+      durability = flush == "always" ? Durability::kPower : Durability::kProcess;
+    }
+    durability_ = durability;
+    if (!drops_.exchange(drops) && drops) {
+      log_message(LogLevel::kWarning,
+                  "Redis may drop sessions when its memory is full: maxmemory-policy is \"" +
+                      policy + "\", wanted noeviction");
+    }
   }
 
   /// Asks once more when the connection broke: reading twice does no harm.
@@ -368,7 +378,8 @@ class RedisObjects final : public Objects {
 
   Address address_;
   StoreOptions options_;
-  Durability durability_ = Durability::kMemory;
+  std::atomic<Durability> durability_{Durability::kMemory};
+  std::atomic<bool> drops_{false};
   Pool<Connection> pool_;
 };
 

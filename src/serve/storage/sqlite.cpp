@@ -1,4 +1,5 @@
 #include <sqlite3.h>
+#include <sys/stat.h>
 
 #include <array>
 #include <atomic>
@@ -262,11 +263,15 @@ class SqliteObjects final : public Objects {
   Status open() {
     TARN_ASSIGN(std::unique_ptr<Connection> connection, pool_.take(path_, options_));
     pool_.give(std::move(connection));
+    if (::stat(path_.c_str(), &file_) != 0) {
+      return Error{ErrorCode::kIo, "looking at the file: " + std::generic_category().message(errno),
+                   path_};
+    }
     return {};
   }
 
   Result<MaybeValue> get(const std::string& name) override {
-    TARN_ASSIGN(std::unique_ptr<Connection> connection, pool_.take(path_, options_));
+    TARN_ASSIGN(std::unique_ptr<Connection> connection, take());
     Result<MaybeValue> value = connection->get(name);
     pool_.give(std::move(connection));
     return value;
@@ -274,7 +279,7 @@ class SqliteObjects final : public Objects {
 
   Result<std::vector<NamedValue>> scan(const std::string& prefix, const std::string& after,
                                        int limit) override {
-    TARN_ASSIGN(std::unique_ptr<Connection> connection, pool_.take(path_, options_));
+    TARN_ASSIGN(std::unique_ptr<Connection> connection, take());
     auto rows = connection->scan(prefix, after, limit);
     pool_.give(std::move(connection));
     return rows;
@@ -284,7 +289,7 @@ class SqliteObjects final : public Objects {
     if (const StoreState now = state(); now.read_only) {
       return Error{ErrorCode::kReadOnly, "takes no writes since this failed: " + now.reason, path_};
     }
-    TARN_ASSIGN(std::unique_ptr<Connection> connection, pool_.take(path_, options_));
+    TARN_ASSIGN(std::unique_ptr<Connection> connection, take());
     // Threads queue here in turn: SQLite's own waiting is a sleep.
     const std::lock_guard one_writer(writer_);
     const Status status = transact(*connection, planner);
@@ -334,8 +339,23 @@ class SqliteObjects final : public Objects {
     return status;
   }
 
+  /// A connection, if the database is still the file at its path: what is written to a file that
+  /// was removed or replaced is gone with the program.
+  Result<std::unique_ptr<Connection>> take() {
+    struct stat now {};
+    const bool found = ::stat(path_.c_str(), &now) == 0;
+    if (!found || now.st_ino != file_.st_ino || now.st_dev != file_.st_dev) {
+      return Error{ErrorCode::kIo,
+                   std::string("the database was ") + (found ? "replaced" : "removed") +
+                       " while it was open: put it back, or start the program anew",
+                   path_};
+    }
+    return pool_.take(path_, options_);
+  }
+
   std::string path_;
   StoreOptions options_;
+  struct stat file_ {};
   std::mutex writer_;
   mutable std::mutex mutex_;
   Pool<Connection> pool_;

@@ -130,6 +130,8 @@ std::vector<Bad> unsupported() {
       talk("chat_template_kwargs", R"({"a":1})"),
       talk("echo", "true"),
       {"an unknown parameter", kText, R"({"n_keep":-5})", 400, "n_keep"},
+      {"a long unknown parameter", kText, "{\"" + std::string(100'000, 'k') + "\":1}", 400,
+       json_quote(std::string(100'000, 'k'), 80)},
       {"n_discard", kText, R"({"n_discard":-1})", 400, "n_discard"},
       {"a system prompt", kText, R"({"system_prompt":"text"})", 400, "system_prompt"},
   };

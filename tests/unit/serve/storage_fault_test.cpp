@@ -66,6 +66,32 @@ class StorageFaultTest : public testing::Test {
   StoreOptions options_;
 };
 
+TEST_F(StorageFaultTest, AStoreThatWasRemovedUnderItIsNoEmptyStore) {
+  for (const std::string& url : {directory(), sqlite()}) {
+    auto store = open(url);
+    ASSERT_TRUE(save(*store, "x", 0).ok());
+    const fs::path place = url.substr(url.find(':') + 1);
+    fs::rename(place, place.string() + "-aside");
+    if (url == sqlite()) {
+      EXPECT_EQ(store->load("a", kModel).error().code, ErrorCode::kIo) << url;
+      EXPECT_TRUE(store->state().failing) << url;
+      fs::rename(place.string() + "-aside", place);
+      EXPECT_EQ(load(*store), "x");
+      ASSERT_TRUE(fs::copy_file(place, place.string() + "-aside"));
+      fs::remove(place);
+      fs::rename(place.string() + "-aside", place);  // another file of the same name
+    } else {
+      EXPECT_EQ(load(*store), "x");  // only its name has changed
+      fs::remove_all(place.string() + "-aside");
+    }
+    EXPECT_EQ(store->load("a", kModel).error().code, ErrorCode::kIo) << url;
+    EXPECT_EQ(save(*store, "y", 1).error().code, ErrorCode::kIo) << url;
+    EXPECT_TRUE(store->state().failing) << url;
+    fs::remove_all(place);
+    EXPECT_TRUE(save(*open(url), "new", 0).ok()) << url;
+  }
+}
+
 TEST_F(StorageFaultTest, AFailedFlushMakesTheFolderReadOnly) {
   // The flushes of a save: record, folder r, head, folder s. Each fails in turn.
   for (int failing = 1; failing <= 4; ++failing) {

@@ -305,6 +305,18 @@ TEST_P(StoreTest, ARemovedSessionIsNotRevivedByALateWriter) {
   EXPECT_TRUE(objects("s/").empty());
 }
 
+TEST_P(StoreTest, ARemovedSessionHasNoLease) {
+  save("a", "one", 0);
+  const auto lease = store_->acquire_lease("a", "me", 30);
+  ASSERT_TRUE(lease.ok());
+  EXPECT_TRUE(store_->remove("a", lease->fencing_token).ok());
+  EXPECT_EQ(save("a", "new life", 0), 2);
+  EXPECT_TRUE(store_->acquire_lease("a", "another", 30).ok());
+  SaveRequest late = request("a", "late", 2);
+  late.fencing_token = lease->fencing_token;
+  EXPECT_EQ(store_->save(late).error().code, ErrorCode::kConflict);
+}
+
 TEST_P(StoreTest, RemovesSessionsWhoseTimeIsOver) {
   SaveRequest timed = request("short", "x", 0);
   timed.ttl_ms = 1000;

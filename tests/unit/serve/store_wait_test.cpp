@@ -11,6 +11,7 @@
 #include <thread>
 #include <vector>
 
+#include "unit/serve/servers.h"
 #include "unit/serve/store_fixture.h"
 
 namespace tarn::serve {
@@ -84,6 +85,21 @@ TEST_P(StoreWaitTest, ADatabaseThatDoesNotAnswerIsNotWaitedFor) {
   EXPECT_EQ(*objects.get("s/a"), noise(10, 10));
   ASSERT_TRUE(put(20).ok());
   EXPECT_EQ(*objects.get("s/a"), noise(20, 20));
+}
+
+TEST(RedisSettingsTest, ASaveTellsWhatItsDatabasePromisesNow) {
+  std::string why_not;
+  const auto place = make_redis(&why_not);
+  if (place == nullptr) GTEST_SKIP() << why_not;
+  const auto store = place->store();
+  SaveRequest request;
+  request.id = "a";
+  EXPECT_EQ(store->save(request)->durability, Durability::kPower);
+  StoreOptions lax;
+  lax.sync = false;
+  ASSERT_TRUE(place->objects(lax).ok());  // somebody sets the whole database to everysec
+  request.expected_seq = 1;
+  EXPECT_EQ(store->save(request)->durability, Durability::kProcess);
 }
 
 TEST(DirectoryWaitTest, ThreadsThatWaitForALockDoNotAddUpTheirTimes) {
