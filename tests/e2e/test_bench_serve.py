@@ -85,6 +85,18 @@ def check_pixels(suite):
         suite.expect(status == 2 and "other" in errors, f"another model: {status} {errors}")
 
 
+def check_waiting(suite):
+    """Streams that wait in the server's queue are counted until the last of them is answered."""
+    model = suite.source / "models/tiny-rwkv7"
+    with Server(suite, model, "--per-client", "0", "--max-running", "2", "--store", "memory:") as server:
+        status, told, errors = bench(suite, server.start["url"], "--streams", "40", "--requests", "40")
+        suite.expect(status == 0 and told["requests"] == 40 and told["errors"] == {},
+                     f"waiting: exit {status}: {told} {errors}")
+        suite.expect(told["seconds"] * 1e3 > told["time_to_first_token_ms"]["max"]
+                     and abs(told["requests_per_second"] * told["seconds"] - 40) < 0.01,
+                     f"waiting: {told}")
+
+
 def check_limits(suite):
     model = suite.source / "models/tiny-rwkv7"
     keys = suite.write("keys", "one:first-key\ntwo:second-key\n")
@@ -188,6 +200,7 @@ def main():
     suite = e2e.Suite(__doc__)
     check_right(suite)
     check_pixels(suite)
+    check_waiting(suite)
     check_limits(suite)
     check_wrong(suite)
     check_stop(suite)

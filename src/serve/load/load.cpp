@@ -226,6 +226,7 @@ Status Load::play() {
       result_.connections = metric("tarn_http_connections");
     }
   }
+  run_.end_now();  // of so many requests: with the last answer
   return {};
 }
 

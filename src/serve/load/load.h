@@ -32,7 +32,7 @@ struct LoadOptions {
 struct LoadResult {
   std::string model;
   Samples samples;     ///< of all threads
-  double seconds = 0;  ///< until the last request was made
+  double seconds = 0;  ///< until the last answer, or until no more requests were made
   Throughput throughput;
   int64_t idle_open = 0;  ///< that the run began with
   // Of the server's /metrics, where it tells them.

@@ -14,9 +14,7 @@ const std::string& Run::key(int64_t index) const {
 
 bool Run::take() {
   const bool has_count = options.requests > 0;
-  if (!stopping && (!has_count || taken.fetch_add(1) < options.requests)) return true;
-  end_now();
-  return false;
+  return !stopping && (!has_count || taken.fetch_add(1) < options.requests);
 }
 
 void Run::end_now() {

@@ -34,7 +34,7 @@ struct Run {
   std::atomic<int64_t> taken{0};      ///< requests that were made
   std::atomic<int64_t> players{0};    ///< that are not done
   std::atomic<int64_t> long_in_flight{0};
-  std::atomic<double> end{0};  ///< when the last request had been made; 0: not yet
+  std::atomic<double> end{0};  ///< of what LoadResult::seconds counts; 0: not yet
 
   double now() const { return std::chrono::duration<double>(Clock::now() - begin).count(); }
   const std::string& key(int64_t index) const;
