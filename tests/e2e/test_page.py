@@ -430,7 +430,7 @@ def main():
     sys.argv = arguments
     chromium = need_browser(suite.tarn.parent)
     from playwright.sync_api import sync_playwright  # pylint: disable=import-outside-toplevel
-    digits, text = suite.source / "models/mnist-linear", suite.source / "models/tiny-rwkv7"
+    digits, text = suite.source / "models/mnist-linear", suite.source / "models/text-bytes"
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
         with Server(suite, digits, "--store", f"dir:{suite.folder}/digits") as server:
