@@ -28,18 +28,6 @@ int close_descriptor(int& fd) {
   return result == 0 ? 0 : errno;
 }
 
-Status sync_folder_of(const std::string& path) {
-  const std::filesystem::path parent = std::filesystem::path(path).parent_path();
-  const std::string folder = parent.empty() ? std::string(".") : parent.string();
-  int fd = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (fd < 0) return io_error("opening the folder", errno, folder);
-  const int failure = ::fsync(fd) == 0 ? 0 : errno;
-  close_descriptor(fd);
-  // Some file systems cannot sync folders and say so with EINVAL: nothing more can be done there.
-  if (failure != 0 && failure != EINVAL) return io_error("fsync of the folder", failure, folder);
-  return {};
-}
-
 /// Where a write to `path` ends up: behind links, so that a link stays one. Only regular files and
 /// new names are replaced: a rename over a device or a pipe would remove it.
 Result<std::string> replaceable_target(const std::string& path) {
@@ -239,6 +227,18 @@ Status write_file_atomic(const std::string& path, std::string_view content) {
   TARN_ASSIGN(AtomicFile file, AtomicFile::create(path));
   TARN_RETURN_IF_ERROR(file.append(content.data(), static_cast<int64_t>(content.size())));
   return file.commit();
+}
+
+Status sync_folder_of(const std::string& path) {
+  const std::filesystem::path parent = std::filesystem::path(path).parent_path();
+  const std::string folder = parent.empty() ? std::string(".") : parent.string();
+  int fd = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (fd < 0) return io_error("opening the folder", errno, folder);
+  const int failure = ::fsync(fd) == 0 ? 0 : errno;
+  close_descriptor(fd);
+  // Some file systems cannot sync folders and say so with EINVAL: nothing more can be done there.
+  if (failure != 0 && failure != EINVAL) return io_error("fsync of the folder", failure, folder);
+  return {};
 }
 
 Status make_directories(const std::string& path) {

@@ -65,6 +65,9 @@ class AtomicFile {
   std::string temporary_;
 };
 
+/// Makes the name of a file or folder durable: fsync of the folder that it is in.
+Status sync_folder_of(const std::string& path);
+
 Status make_directories(const std::string& path);
 bool path_exists(const std::string& path);
 

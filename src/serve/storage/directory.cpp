@@ -64,6 +64,17 @@ Error locked_error(const std::string& by, const Deadline& deadline, const std::s
           where};
 }
 
+/// Makes the name of a folder durable and those of the folders above it, which may be as new.
+Status sync_way_to(const std::string& path) {
+  std::error_code code;
+  std::filesystem::path at = std::filesystem::absolute(path, code);
+  for (; at.has_relative_path(); at = at.parent_path()) {
+    if (::access(at.parent_path().c_str(), R_OK) != 0) break;  // then we made nothing in it either
+    TARN_RETURN_IF_ERROR(sync_folder_of(at.string()));
+  }
+  return {};
+}
+
 /// flock on an open file for a scope; waits for other processes up to a deadline.
 class FileLock {
  public:
@@ -196,7 +207,12 @@ Status DirectoryObjects::open() {
     TARN_ASSIGN(folders_[i], open_folder(root_.get(), kKinds[i], where(kKinds[i])));
   }
   if (!path_exists(where(kFormatFile))) {
+    // Before the format, so that no store is found whose own name may yet be lost.
+    TARN_RETURN_IF_ERROR(sync_way_to(path_));
     TARN_RETURN_IF_ERROR(write_file_atomic(where(kFormatFile), kFormat));
+  } else if (options_.sync) {
+    // Whoever made the store may have died before this.
+    TARN_RETURN_IF_ERROR(sync_folder_of(where(kFormatFile)));
   }
   dirty_ = ::faccessat(root_.get(), kMarkFile, F_OK, AT_SYMLINK_NOFOLLOW) == 0;
   return {};
@@ -369,7 +385,13 @@ Status DirectoryObjects::update(const Planner& planner) {
     return system_error("creating", errno, where(kMarkFile));
   }
   // A mark that was there means that a writer died: it stays until the leftovers are collected.
-  if (!mark.ok()) dirty_ = true;
+  if (!mark.ok()) {
+    dirty_ = true;
+    // What it named is seen but perhaps not durable, and this plan may build on it.
+    for (size_t i = 0; i < kKinds.size(); ++i) {
+      TARN_RETURN_IF_ERROR(sync(folders_[i].get(), kKinds[i]));
+    }
+  }
   const Status status = apply(plan);
   if (status.ok() && plan.collects) dirty_ = false;
   if (!dirty_) ::unlinkat(root_.get(), kMarkFile, 0);
