@@ -15,7 +15,7 @@ CLANG_FORMAT := $(firstword $(shell command -v clang-format-14 clang-format) cla
 CLANG_TIDY := $(firstword $(shell command -v clang-tidy-14 clang-tidy) clang-tidy)
 
 .PHONY: help setup build demo test test-debug test-asan test-tsan test-clang test-slow test-page kill-test \
-        fuzz fuzz-smoke bench bench-peers bench-compare lint format format-check clean
+        power-test fuzz fuzz-smoke bench bench-peers bench-compare lint format format-check clean
 
 help:  ## this list
 	@sed -nE 's/^([a-z -]+):.*## (.*)/  make \1\t\2/p' Makefile | expand -t 52
@@ -48,6 +48,9 @@ test-page: build  ## the page of `tarn serve` in Chromium; playwright goes into 
 
 kill-test: build  ## kill a process that saves sessions 500 times per store and count what is lost
 	python3 tests/e2e/test_kill_slow.py --source . --build build/release
+
+power-test: build  ## lose the power of a model of a disk at every moment of many runs of a store
+	build/release/power_loss full $(SEED)
 
 fuzz:  ## fuzz every target of tests/fuzz, SECONDS each (default 600)
 	cmake --preset fuzz
