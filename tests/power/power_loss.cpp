@@ -313,7 +313,10 @@ bool keeps_promise(const Setting& setting, const Explorer::Counts& counts) {
 }
 
 int run(bool full, uint64_t seed, const std::string& only) {
-  std::string folder = (fs::temp_directory_path() / "tarn-power-XXXXXX").string();
+  // Thousands of states are written for one look each: rather into memory.
+  const bool to_memory = std::getenv("TMPDIR") == nullptr && fs::is_directory("/dev/shm");
+  const fs::path above = to_memory ? fs::path("/dev/shm") : fs::temp_directory_path();
+  std::string folder = (above / "tarn-power-XXXXXX").string();
   if (mkdtemp(folder.data()) == nullptr) give_up("cannot make a temporary folder");
   folder = fs::canonical(folder).string();
   prepare_sqlite();
