@@ -368,7 +368,8 @@ TEST(ApiLogProbs, OfASessionAreOfTheTurnThatDrewTheToken) {
   Tokens drawn;
   do {
     drawn = Alone(model, ++seed).turn({'a'}, 9, {});
-  } while (drawn[3] < 0xc2 || drawn[3] > 0xdf || drawn[4] < 0x80 || drawn[4] > 0xbf);
+  } while (drawn[2] > 0x7f || drawn[3] < 0xc2 || drawn[3] > 0xdf || drawn[4] < 0x80 ||
+           drawn[4] > 0xbf);
   Alone alone(model, seed);
   Reference reference;
   draw(alone, {'a'}, 9, {}, &reference);
