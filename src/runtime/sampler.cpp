@@ -33,6 +33,12 @@ struct LogSum {
   double value() const { return largest + std::log(sum); }
 };
 
+double log_sum_exp(std::span<const float> logits) {
+  LogSum sum;
+  for (const float logit : logits) sum.add(logit);
+  return sum.value();
+}
+
 /// Uniform in [0, 1) with 53 bits: 24 would never reach classes rarer than 2^-24.
 double next_uniform53(Philox& rng) {
   const uint64_t high = rng.next_u32() >> 5;
@@ -161,9 +167,7 @@ Result<int32_t> Sampler::draw(std::span<const float> output, Philox& rng) {
 }
 
 double categorical_log_prob(std::span<const float> logits, int64_t target) {
-  LogSum sum;
-  for (const float logit : logits) sum.add(logit);
-  return static_cast<double>(logits[static_cast<size_t>(target)]) - sum.value();
+  return static_cast<double>(logits[static_cast<size_t>(target)]) - log_sum_exp(logits);
 }
 
 double mixture_log_prob(std::span<const float> params, int64_t target, int64_t levels) {
@@ -183,6 +187,33 @@ double head_log_prob(const model::HeadConfig& head, std::span<const float> outpu
   return head.kind == model::HeadKind::kCategorical
              ? categorical_log_prob(output, target)
              : mixture_log_prob(output, target, head.classes);
+}
+
+DrawnLogProbs drawn_log_probs(const model::HeadConfig& head, std::span<const float> output,
+                              int32_t drawn, int64_t most) {
+  const bool categorical = head.kind == model::HeadKind::kCategorical;
+  const double log_sum = categorical ? log_sum_exp(output) : 0.0;
+  const auto log_prob = [&](int32_t token) {
+    return categorical ? static_cast<double>(output[static_cast<size_t>(token)]) - log_sum
+                       : mixture_log_prob(output, token, head.classes);
+  };
+  DrawnLogProbs result{{drawn, log_prob(drawn)}, {}};
+  if (most == 0) return result;
+  std::vector<TokenLogProb>& likeliest = result.likeliest;
+  const auto size = static_cast<size_t>(std::min(most, head.classes));
+  likeliest.reserve(size + 1);
+  for (int32_t token = 0; token < head.classes; ++token) {
+    const TokenLogProb next{token, log_prob(token)};
+    if (!std::isfinite(next.log_prob)) continue;
+    // Behind its equals, which have lower numbers.
+    const auto place = std::upper_bound(
+        likeliest.begin(), likeliest.end(), next,
+        [](const TokenLogProb& a, const TokenLogProb& b) { return a.log_prob > b.log_prob; });
+    if (place == likeliest.end() && likeliest.size() == size) continue;
+    likeliest.insert(place, next);
+    if (likeliest.size() > size) likeliest.pop_back();
+  }
+  return result;
 }
 
 }  // namespace tarn::runtime

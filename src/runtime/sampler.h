@@ -75,4 +75,24 @@ double mixture_log_prob(std::span<const float> params, int64_t target, int64_t l
 /// Whichever of the two the head asks for; target in [0, head.classes).
 double head_log_prob(const model::HeadConfig& head, std::span<const float> output, int64_t target);
 
+/// A token and the natural logarithm of its probability.
+struct TokenLogProb {
+  int32_t token = 0;
+  double log_prob = 0;
+  bool operator==(const TokenLogProb&) const = default;
+};
+
+/// A drawn token among the likeliest of its head output.
+struct DrawnLogProbs {
+  TokenLogProb drawn;
+  std::vector<TokenLogProb> likeliest;  ///< first the likeliest, of equals the lower token
+  bool operator==(const DrawnLogProbs&) const = default;
+};
+
+/// head_log_prob() of `drawn` and of the `most` likeliest tokens, without those of probability 0: what
+/// the model says, whatever SamplerOptions made of it. Cost: two passes over a categorical head's
+/// classes; of a mixture one component sum per level, none but that of `drawn` if `most` is 0.
+DrawnLogProbs drawn_log_probs(const model::HeadConfig& head, std::span<const float> output,
+                              int32_t drawn, int64_t most);
+
 }  // namespace tarn::runtime

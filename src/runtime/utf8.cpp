@@ -72,4 +72,8 @@ bool Utf8Stream::set_pending(std::string_view bytes) {
   return true;
 }
 
+int64_t count_characters(std::string_view text) {
+  return std::count_if(text.begin(), text.end(), begins_character);
+}
+
 }  // namespace tarn::runtime

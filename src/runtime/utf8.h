@@ -25,4 +25,9 @@ class Utf8Stream {
   size_t size_ = 0;
 };
 
+/// Whether a byte of valid UTF-8 is the first of its character.
+inline bool begins_character(char byte) { return (static_cast<uint8_t>(byte) & 0xC0) != 0x80; }
+/// Characters of valid UTF-8.
+int64_t count_characters(std::string_view text);
+
 }  // namespace tarn::runtime

@@ -109,6 +109,11 @@ Status Engine::validate(const Request& request) const {
   if (!request.stop.empty() && config.modality != model::Modality::kBytes) {
     return invalid_argument("stop strings need a model over bytes of text", "stop");
   }
+  if (request.log_probs && (*request.log_probs < 0 || *request.log_probs > kMaxLogProbs)) {
+    return invalid_argument("is " + std::to_string(*request.log_probs) + ", must be from 0 to " +
+                                std::to_string(kMaxLogProbs),
+                            "log_probs");
+  }
   if (request.max_tokens < 0) {
     return invalid_argument("is " + std::to_string(request.max_tokens) + ", must be 0 or more",
                             "max_tokens");

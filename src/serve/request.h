@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -24,6 +25,13 @@ inline constexpr size_t kFinishReasons = 5;
 /// "stop", "length", "cancelled", "deadline", "error".
 const char* finish_reason_name(FinishReason reason);
 
+/// The log probabilities of a drawn token, told with its text.
+struct ToldLogProbs {
+  runtime::DrawnLogProbs of;
+  uint32_t text_at = 0;  ///< byte of the event's text where the token's character begins
+  bool operator==(const ToldLogProbs&) const = default;
+};
+
 /// One drawn token, as it is told to the client.
 struct TokenEvent {
   int32_t token = 0;
@@ -32,6 +40,9 @@ struct TokenEvent {
   /// in the session for the next turn, and is U+FFFD without a session.
   std::string_view text;
   int64_t position = 0;  ///< index of the token in the sequence, 0 for the first after the start
+  /// If the request wants them: of the tokens that `text` is made of, in the order of their drawing.
+  /// The last token of a turn brings all the rest, except of tokens that a stop string cut off.
+  std::span<const ToldLogProbs> log_probs{};
 };
 
 struct TurnEnd {
@@ -54,7 +65,9 @@ struct Request {
   runtime::SamplerOptions sampler{};
   int64_t max_tokens = 0;           ///< to draw; 0: only read the prompt
   std::vector<std::string> stop{};  ///< at most kMaxStopStrings, of at most kMaxStopBytes each
-  std::optional<uint64_t> seed{};   ///< restarts the random numbers; a session's go on without it
+  /// Tell each token's log probability and those of so many of the likeliest, 0 to kMaxLogProbs.
+  std::optional<int64_t> log_probs{};
+  std::optional<uint64_t> seed{};  ///< restarts the random numbers; a session's go on without it
   std::optional<int64_t> if_tokens{};  ///< refuse unless the session has that many tokens
   bool wait_for_session = false;       ///< queue behind a running turn instead of being refused
   std::optional<Clock::time_point> deadline{};  ///< of the whole turn: then it is rolled back
@@ -69,6 +82,7 @@ struct Request {
 
 inline constexpr size_t kMaxStopStrings = 4;
 inline constexpr size_t kMaxStopBytes = 256;
+inline constexpr int64_t kMaxLogProbs = 20;
 
 enum class RefusalReason : uint8_t {
   kInvalid,       ///< the request can never be right

@@ -145,6 +145,13 @@ bool Turn::note_evaluated(Metrics& metrics) {
   return session_->evaluable() == 0;
 }
 
+void Turn::draw() {
+  token_ = session_->draw(*sampler_);
+  if (!request_.log_probs || !token_.ok()) return;
+  token_log_probs_ = runtime::drawn_log_probs(session_->model().config().head, session_->output(),
+                                              *token_, *request_.log_probs);
+}
+
 Result<std::optional<FinishReason>> Turn::deliver(Clock::time_point now, Metrics& metrics) {
   TARN_ASSIGN(const int32_t token, std::move(token_));
   ++drawn_;
@@ -156,16 +163,22 @@ Result<std::optional<FinishReason>> Turn::deliver(Clock::time_point now, Metrics
     metrics.inter_token_latency.observe(std::chrono::duration<double>(now - last_token_).count());
   }
   last_token_ = now;
-  std::string text;
+  std::string piece, text;
   bool stopped = false;
   if (has_text_) {
-    std::string piece = session_->text_of(token);
+    piece = session_->text_of(token);
     // Without a session nothing can finish the character any more.
     if (own_ && is_complete()) session_->text().flush(&piece);
     stopped = stop_.push(piece, &text);
     if (is_complete()) stop_.flush(&text);
   }
-  if (request_.on_token) request_.on_token({token, text, session_->token_count() - 1});
+  TokenEvent event{token, text, session_->token_count() - 1};
+  if (request_.log_probs) {
+    const bool waits = has_text_ && !session_->text().pending().empty();
+    log_probs_.push(std::move(token_log_probs_), piece, waits);
+    event.log_probs = log_probs_.tell(text.size(), !has_text_ || (is_complete() && !stopped));
+  }
+  if (request_.on_token) request_.on_token(event);
   if (stopped) return std::optional(FinishReason::kStop);
   if (is_complete()) return std::optional(FinishReason::kLength);
   return std::optional<FinishReason>();

@@ -12,6 +12,7 @@
 #include "base/result.h"
 #include "runtime/sampler.h"
 #include "runtime/session.h"
+#include "serve/held_log_probs.h"
 #include "serve/metrics.h"
 #include "serve/request.h"
 #include "serve/session_table.h"
@@ -67,7 +68,7 @@ class Turn {
   /// Nothing can be drawn: the prompt was all, or the sequence is full.
   bool is_complete() const { return drawn_ == request_.max_tokens || session_->is_full(); }
   /// Draws the next token; the result waits for deliver().
-  void draw() { token_ = session_->draw(*sampler_); }
+  void draw();
   /// Tells the drawn token; the reason when it was the last one. Errors: that of the draw.
   Result<std::optional<FinishReason>> deliver(Clock::time_point now, Metrics& metrics);
 
@@ -96,6 +97,8 @@ class Turn {
   runtime::Session* session_ = nullptr;
   std::optional<runtime::Sampler> sampler_;
   Result<int32_t> token_{0};
+  runtime::DrawnLogProbs token_log_probs_;  // if the request wants them
+  HeldLogProbs log_probs_;
   int64_t charged_ = 0;
   int64_t counted_position_ = 0;
   bool has_read_ = false;

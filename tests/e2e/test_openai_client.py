@@ -7,6 +7,7 @@ The client is installed once, into build/openai; without a package index this is
 import base64
 import http.server
 import importlib.util
+import math
 import os
 import subprocess
 import sys
@@ -100,6 +101,38 @@ def check_answers(suite, client):
     suite.expect(chunks[-1].usage.total_tokens == whole.usage.total_tokens, "chat usage")
 
 
+def check_log_probs(suite, client):
+    ask = {"model": "tiny-rwkv7", "prompt": "Hello", "max_tokens": 40, "seed": 1, "logprobs": 3}
+    choice = client.completions.create(**ask).choices[0]
+    plain = client.completions.create(**ask | {"logprobs": None}).choices[0]
+    suite.expect(plain.text == choice.text and plain.logprobs is None, "logprobs change the text")
+    told = choice.logprobs
+    suite.expect(len(told.tokens) == 40 and told.text_offset[0] == 0, f"logprobs: {told}")
+    for token, own, top in zip(told.tokens, told.token_logprobs, told.top_logprobs):
+        suite.expect(top[token] == own <= 0 and len(top) == 3 + (token not in list(top)[:3]),
+                     f"the drawn token {token!r}: {own}, {top}")
+        suite.expect(sorted(list(top.values())[:3], reverse=True) == list(top.values())[:3]
+                     and sum(map(math.exp, top.values())) < 1 + 1e-9, f"no probabilities: {top}")
+    chunks = [c.choices[0].logprobs for c in client.completions.create(**ask, stream=True)]
+    chunks = [chunk for chunk in chunks if chunk is not None]
+    for name in ("tokens", "token_logprobs", "top_logprobs", "text_offset"):
+        streamed = [item for chunk in chunks for item in getattr(chunk, name)]
+        suite.expect(streamed == getattr(told, name), f"streamed {name}: {streamed}")
+
+    ask = {"model": "tiny-rwkv7", "messages": [{"role": "user", "content": "Hi"}], "seed": 2,
+           "max_completion_tokens": 40, "logprobs": True, "top_logprobs": 2}
+    choice = client.chat.completions.create(**ask).choices[0]
+    content = choice.logprobs.content
+    text = bytes(byte for entry in content for byte in entry.bytes).decode(errors="replace")
+    suite.expect(content and text == choice.message.content, f"the tokens of a chat: {text!r}")
+    suite.expect(all(len(entry.top_logprobs) == 2 and entry.logprob <= 0 for entry in content),
+                 f"top_logprobs: {content}")
+    chunks = client.chat.completions.create(**ask, stream=True)
+    streamed = [entry for chunk in chunks if chunk.choices[0].logprobs
+                for entry in chunk.choices[0].logprobs.content]
+    suite.expect(streamed == content, f"streamed: {streamed}")
+
+
 def refusal(kind, call):
     try:
         call()
@@ -111,7 +144,7 @@ def refusal(kind, call):
 def check_exceptions(suite, openai, client, server):
     complete = client.completions.create
     ask = {"model": "tiny-rwkv7", "prompt": "a", "max_tokens": 3}
-    error = refusal(openai.BadRequestError, lambda: complete(**ask, logprobs=2))
+    error = refusal(openai.BadRequestError, lambda: complete(**ask, logprobs=21))
     suite.expect(error is not None and error.param == "logprobs", f"logprobs: {error}")
     error = refusal(openai.BadRequestError, lambda: complete(**ask, temperature=-1))
     suite.expect(error is not None and "temperature" in error.message, f"temperature: {error}")
@@ -191,6 +224,7 @@ def main():
         server.key = KEY
         client = openai.OpenAI(base_url=f"http://127.0.0.1:{server.port}/v1", api_key=KEY)
         check_answers(suite, client)
+        check_log_probs(suite, client)
         check_exceptions(suite, openai, client, server)
         check_retries(suite, openai, client, server)
     check_pictures(suite, openai)

@@ -34,6 +34,8 @@ void check_turn(const TurnFields& fields, const RequestLimits& limits) {
   TARN_CHECK(fields.n >= 1 && fields.n <= limits.choices);
   TARN_CHECK(tarn::runtime::validate(fields.sampler).ok());
   TARN_CHECK(tarn::serve::validate_stop_strings(fields.stop).ok());
+  TARN_CHECK(fields.log_probs.value_or(0) >= 0);
+  TARN_CHECK(fields.log_probs.value_or(0) <= tarn::serve::kMaxLogProbs);
 }
 
 void check_tokens(const std::vector<int32_t>& tokens) {

@@ -177,6 +177,7 @@ SessionTurn Api::make_turn(const Call& call, const TurnFields& fields, size_t ch
   turn.request.sampler = fields.sampler;
   turn.request.max_tokens = fields.max_tokens;
   turn.request.stop = fields.stop;
+  turn.request.log_probs = fields.log_probs;
   turn.request.fairness_key = call.client;
   if (fields.seed) {
     turn.request.seed = *fields.seed + choice;

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "runtime/utf8.h"
 #include "serve/store.h"
 
 namespace tarn::serve::api {
@@ -62,6 +63,9 @@ CompletionAnswer::CompletionAnswer(AnswerHead head, const CompletionRequest& req
       modality_(modality),
       choices_(request.prompts.size() * static_cast<size_t>(request.n)),
       outcome_(request.session, total_tokens(request.prompts)) {
+  if (request.log_probs) {
+    for (Choice& choice : choices_) choice.log_probs.emplace(chat_, modality_);
+  }
   if (!request.echo) return;
   for (size_t i = 0; i < choices_.size(); ++i) {
     const auto& prompt = request.prompts[i / static_cast<size_t>(request.n)];
@@ -85,12 +89,12 @@ Json CompletionAnswer::head(bool chunk) const {
 
 /// `words` is the delta of a chat, or the text of a completion.
 void CompletionAnswer::append_chunk(size_t index, Json words, const Json& finish_reason,
-                                    Json tokens, std::string* out) {
+                                    Json tokens, Json log_probs, std::string* out) {
   Json choice;
   choice.set("index", static_cast<int64_t>(index));
   choice.set(chat_ ? "delta" : "text", std::move(words));
   if (!tokens.is_null()) choice.set("tokens", std::move(tokens));
-  choice.set("logprobs", nullptr);
+  choice.set("logprobs", std::move(log_probs));
   choice.set("finish_reason", finish_reason);
   Json chunk = head(true);
   chunk.set("choices", Json::Array{std::move(choice)});
@@ -105,10 +109,10 @@ void CompletionAnswer::begin(std::string* out) {
   for (size_t i = 0; i < choices_.size(); ++i) {
     Choice& choice = choices_[i];
     if (chat_) {
-      append_chunk(i, Json::Object{{"role", "assistant"}, {"content", ""}}, {}, {}, out);
+      append_chunk(i, Json::Object{{"role", "assistant"}, {"content", ""}}, {}, {}, {}, out);
     } else if (!choice.tokens.empty()) {
       const bool numbers = modality_ != model::Modality::kBytes;
-      append_chunk(i, choice.text, {}, numbers ? tokens_json(choice.tokens) : Json(), out);
+      append_chunk(i, choice.text, {}, numbers ? tokens_json(choice.tokens) : Json(), {}, out);
     }
   }
 }
@@ -127,19 +131,36 @@ std::string CompletionAnswer::piece_of(Choice& choice, const TokenEvent& event) 
   return piece;
 }
 
+/// `piece` is what piece_of() made of the event.
+void CompletionAnswer::add_log_probs(Choice& choice, const TokenEvent& event,
+                                     const std::string& piece) const {
+  const bool numbers = modality_ != model::Modality::kBytes;
+  const size_t left_out = numbers ? 0 : event.text.size() - piece.size();
+  for (const ToldLogProbs& told : event.log_probs) {
+    if (told.text_at < left_out) continue;
+    const std::string_view before =
+        numbers ? std::string_view(piece).substr(0, piece.find_first_not_of(' '))
+                : event.text.substr(left_out, told.text_at - left_out);
+    choice.log_probs->add(told.of, choice.characters + runtime::count_characters(before));
+  }
+  choice.characters += runtime::count_characters(piece);
+}
+
 void CompletionAnswer::token(size_t index, const TokenEvent& event, std::string* out) {
   Choice& choice = choices_[index];
   const std::string piece = piece_of(choice, event);
+  if (choice.log_probs) add_log_probs(choice, event, piece);
   const bool numbers = modality_ != model::Modality::kBytes;
   if (!stream_) {
     choice.text += piece;
     if (numbers) choice.tokens.push_back(event.token);
     return;
   }
-  if (piece.empty()) return;
-  const Json tokens = numbers ? tokens_json({event.token}) : Json();
-  append_chunk(index, chat_ ? Json(Json::Object{{"content", piece}}) : Json(piece), {}, tokens,
-               out);
+  // Tokens whose text comes with the next turn have a chunk without any.
+  if (piece.empty() && (!choice.log_probs || choice.log_probs->empty())) return;
+  append_chunk(index, chat_ ? Json(Json::Object{{"content", piece}}) : Json(piece), {},
+               numbers ? tokens_json({event.token}) : Json(),
+               choice.log_probs ? choice.log_probs->take() : Json(), out);
 }
 
 void CompletionAnswer::choice_end(size_t index, const TurnResult& result, std::string* out) {
@@ -147,7 +168,7 @@ void CompletionAnswer::choice_end(size_t index, const TurnResult& result, std::s
   choices_[index].finish_reason = finish_reason_name(result.end.reason);
   if (!stream_) return;
   append_chunk(index, chat_ ? Json(Json::Object()) : Json(""), choices_[index].finish_reason, {},
-               out);
+               {}, out);
 }
 
 void CompletionAnswer::stream_end(std::string* out) {
@@ -175,7 +196,7 @@ Json CompletionAnswer::body() {
       json.set("text", std::move(choice.text));
     }
     if (modality_ != model::Modality::kBytes) json.set("tokens", tokens_json(choice.tokens));
-    json.set("logprobs", nullptr);
+    json.set("logprobs", choice.log_probs ? choice.log_probs->take() : Json());
     json.set("finish_reason", choice.finish_reason);
     list.push_back(std::move(json));
   }

@@ -1,10 +1,12 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "model/config.h"
+#include "serve/api/log_probs.h"
 #include "serve/api/requests.h"
 #include "serve/api/turn_group.h"
 
@@ -59,12 +61,15 @@ class CompletionAnswer : public Answer {
     std::string text;  // of a whole answer, or of the chunk that comes next
     std::vector<int32_t> tokens;
     Json finish_reason;
-    bool told = false;  // has begun
+    bool told = false;                    // has begun
+    std::optional<LogProbs> log_probs{};  // that are not told yet; none if nobody asked
+    int64_t characters = 0;               // of the text so far, if somebody did
   };
   std::string piece_of(Choice& choice, const TokenEvent& event) const;
+  void add_log_probs(Choice& choice, const TokenEvent& event, const std::string& piece) const;
   Json head(bool chunk) const;
   void append_chunk(size_t index, Json delta_or_text, const Json& finish_reason, Json tokens,
-                    std::string* out);
+                    Json log_probs, std::string* out);
 
   const AnswerHead head_;
   const bool chat_, stream_, include_usage_;

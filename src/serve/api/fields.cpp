@@ -41,7 +41,7 @@ Status refuse_unsupported(JsonReader& reader, std::span<const Unsupported> param
                     [&](const char* json) { return same_value(*value, json); })) {
       continue;
     }
-    std::string message = "is not supported by this server";
+    std::string message = "is not supported here";
     if (neutral.size() > 0) message += std::string("; leave it out or send ") + *neutral.begin();
     return Error{ErrorCode::kUnsupported, message, parameter.name};
   }

@@ -26,6 +26,7 @@ constexpr int64_t kChatTokens = 1024;
 constexpr double kMinTemperature = 1e-3;
 constexpr double kMaxTemperature = 100;
 constexpr double kMinTopP = 1e-6;
+constexpr int64_t kMaxLogProbValues = int64_t{1} << 18;
 
 constexpr const char* kHarmless[] = {"user",
                                      "metadata",
@@ -41,7 +42,6 @@ const Unsupported kUnsupported[] = {
     {"frequency_penalty", {"0"}},
     {"presence_penalty", {"0"}},
     {"logit_bias", {"{}"}},
-    {"top_logprobs", {"0"}},
     {"min_p", {"0"}},
     {"repetition_penalty", {"1"}},
     {"min_tokens", {"0"}},
@@ -52,9 +52,8 @@ const Unsupported kUnsupported[] = {
     {"grammar", {}},
 };
 const Unsupported kCompletionUnsupported[] = {
-    {"best_of", {"1"}}, {"suffix", {"\"\""}}, {"logprobs", {}}, {"messages", {}}};
+    {"best_of", {"1"}}, {"suffix", {"\"\""}}, {"top_logprobs", {"0"}}, {"messages", {}}};
 const Unsupported kChatUnsupported[] = {
-    {"logprobs", {"false"}},
     {"tools", {"[]"}},
     {"tool_choice", {"\"none\"", "\"auto\""}},
     {"functions", {"[]"}},
@@ -81,6 +80,8 @@ const Unsupported kImageUnsupported[] = {
     {"partial_images", {"0"}},
     {"stream_options", {}},
     {"stop", {"[]"}},
+    {"logprobs", {"false"}},
+    {"top_logprobs", {"0"}},
     {"max_tokens", {}},
 };
 
@@ -181,6 +182,29 @@ Status read_stream_options(JsonReader& reader, TurnFields* fields) {
   fields->include_usage = inner.boolean("include_usage", false);
   inner.boolean("include_obfuscation", false);
   return inner.finish();
+}
+
+/// Bounds what an answer takes in memory, and a result that is kept for a retry.
+Status check_log_probs(const CompletionRequest& request) {
+  if (!request.log_probs) return {};
+  const int64_t sequences = static_cast<int64_t>(request.prompts.size()) * request.n;
+  const int64_t values = sequences * request.max_tokens * (1 + *request.log_probs);
+  if (values <= kMaxLogProbValues) return {};
+  return invalid_argument("is " + std::to_string(request.max_tokens) + ": with " +
+                              std::to_string(1 + *request.log_probs) +
+                              " log probabilities for each token of " + std::to_string(sequences) +
+                              " sequences there could be " + std::to_string(values) + ", at most " +
+                              std::to_string(kMaxLogProbValues) + " are told",
+                          "max_tokens");
+}
+
+/// Of chats: whether there are log probabilities, and of how many tokens beside the drawn one.
+Status read_chat_log_probs(JsonReader& reader, TurnFields* fields) {
+  const bool wanted = reader.boolean("logprobs", false);
+  const int64_t likeliest = reader.integer("top_logprobs", 0, kMaxLogProbs, 0);
+  if (wanted) fields->log_probs = likeliest;
+  if (wanted || likeliest == 0) return {};
+  return invalid_argument("needs \"logprobs\": true", "top_logprobs");
 }
 
 Error wrong_modality(const char* wanted, const char* where) {
@@ -299,11 +323,17 @@ Result<CompletionRequest> parse_completion(const Json& body, const ModelFacts& f
   TARN_RETURN_IF_ERROR(read_stop(reader, kMaxStopStrings, &request.stop));
   TARN_RETURN_IF_ERROR(read_prompts(reader, facts, &request));
   request.echo = reader.boolean("echo", false);
+  request.log_probs = optional_integer(reader, "logprobs", 0, kMaxLogProbs);
+  if (request.echo && request.log_probs) {
+    return Error{ErrorCode::kUnsupported,
+                 "is not supported with logprobs: those of the prompt are not computed", "echo"};
+  }
   request.max_tokens = reader.integer("max_tokens", 0, facts.limits.max_tokens,
                                       std::min(kCompletionTokens, facts.limits.max_tokens));
   TARN_RETURN_IF_ERROR(refuse_unsupported(reader, kUnsupported));
   TARN_RETURN_IF_ERROR(refuse_unsupported(reader, kCompletionUnsupported));
   TARN_RETURN_IF_ERROR(finish(reader, body));
+  TARN_RETURN_IF_ERROR(check_log_probs(request));
   return request;
 }
 
@@ -326,6 +356,7 @@ Result<CompletionRequest> parse_chat(const Json& body, const ModelFacts& facts) 
     return invalid_argument("differs from max_completion_tokens", "max_tokens");
   }
   request.max_tokens = new_name.value_or(old_name.value_or(std::min(kChatTokens, most)));
+  TARN_RETURN_IF_ERROR(read_chat_log_probs(reader, &request));
   TARN_RETURN_IF_ERROR(refuse_unsupported(reader, kUnsupported));
   TARN_RETURN_IF_ERROR(refuse_unsupported(reader, kChatUnsupported));
   const Json* messages = reader.required("messages");
@@ -334,6 +365,7 @@ Result<CompletionRequest> parse_chat(const Json& body, const ModelFacts& facts) 
   TARN_ASSIGN(auto tokens,
               tokens_of_text(render_chat(parsed, !request.session.empty()), facts.config.modality));
   request.prompts.push_back(std::move(tokens));
+  TARN_RETURN_IF_ERROR(check_log_probs(request));
   request.after_blank_line = parsed.front().role != ChatMessage::Role::kAssistant;
   return request;
 }

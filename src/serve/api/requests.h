@@ -31,6 +31,7 @@ struct TurnFields {
   std::optional<int64_t> if_seq;
   runtime::SamplerOptions sampler;
   std::optional<uint64_t> seed;
+  std::optional<int64_t> log_probs;  ///< as Request has it
   int64_t n = 1;
   bool stream = false;
   bool include_usage = false;

@@ -15,6 +15,7 @@ namespace {
 
 constexpr FrameKind kSavedSession{"TARNTURN", 1, "saved session"};
 constexpr int64_t kMaxNumber = int64_t{1} << 60;
+constexpr uint8_t kHasLogProbs = 0x80;  // beside a finish reason
 
 bool is_number(int64_t value) { return value >= 0 && value <= kMaxNumber; }
 
@@ -28,6 +29,27 @@ bool is_text(std::string_view text, const std::vector<uint32_t>& pieces) {
     text.remove_prefix(piece);
   }
   return true;
+}
+
+uint64_t sum_of(const std::vector<uint32_t>& counts) {
+  return std::accumulate(counts.begin(), counts.end(), uint64_t{0});
+}
+
+const char* log_probs_fault(const KeyedResult& result) {
+  if (sum_of(result.log_prob_counts) != result.log_probs.size()) {
+    return "has more log probabilities than tokens";
+  }
+  auto next = result.log_probs.begin();
+  for (size_t i = 0; i < result.log_prob_counts.size(); ++i) {
+    for (uint32_t told = 0; told < result.log_prob_counts[i]; ++told, ++next) {
+      if (next->text_at > result.text_bytes[i]) return "has a log probability behind its text";
+      const auto& tokens = next->of.likeliest;
+      if (std::any_of(tokens.begin(), tokens.end(), [](const auto& t) { return t.token < 0; })) {
+        return "has a negative token";
+      }
+    }
+  }
+  return nullptr;
 }
 
 const char* result_fault(const KeyedResult& result) {
@@ -47,10 +69,11 @@ const char* result_fault(const KeyedResult& result) {
   if (std::any_of(result.tokens.begin(), result.tokens.end(), [](int32_t t) { return t < 0; })) {
     return "has a negative token";
   }
-  const uint64_t bytes =
-      std::accumulate(result.text_bytes.begin(), result.text_bytes.end(), uint64_t{0});
-  if (bytes != result.text.size()) return "has text of another length than its tokens say";
-  return is_text(result.text, result.text_bytes) ? nullptr : "has text that is no UTF-8";
+  if (sum_of(result.text_bytes) != result.text.size()) {
+    return "has text of another length than its tokens say";
+  }
+  if (!is_text(result.text, result.text_bytes)) return "has text that is no UTF-8";
+  return log_probs_fault(result);
 }
 
 template <class T>
@@ -67,9 +90,42 @@ std::vector<T> take_all(ByteReader& reader, uint32_t count) {
   return values;
 }
 
+void put_log_probs(std::string* out, const KeyedResult& result) {
+  put_all(out, result.log_prob_counts);
+  for (const ToldLogProbs& told : result.log_probs) {
+    put(out, told.text_at);
+    put(out, static_cast<uint32_t>(told.of.likeliest.size()));
+    put(out, told.of.drawn.log_prob);
+    for (const auto& [token, log_prob] : told.of.likeliest) {
+      put(out, token);
+      put(out, log_prob);
+    }
+  }
+}
+
+/// The tokens and their texts have been taken.
+void take_log_probs(ByteReader& reader, KeyedResult* result) {
+  const auto tokens = static_cast<uint32_t>(result->tokens.size());
+  result->log_prob_counts = take_all<uint32_t>(reader, tokens);
+  const uint64_t told = sum_of(result->log_prob_counts);
+  for (uint64_t i = 0; told <= tokens && i < told && !reader.overrun(); ++i) {
+    ToldLogProbs next;
+    next.text_at = reader.take<uint32_t>();
+    const auto likeliest = reader.take<uint32_t>();
+    next.of.drawn = {result->tokens[i], reader.take<double>()};
+    for (uint32_t k = 0; k < likeliest && !reader.overrun(); ++k) {
+      const auto token = reader.take<int32_t>();
+      next.of.likeliest.push_back({token, reader.take<double>()});
+    }
+    result->log_probs.push_back(std::move(next));
+  }
+}
+
 void put_result(std::string* out, const KeyedResult& result) {
+  const bool has_log_probs = !result.log_prob_counts.empty();
   put(out, static_cast<uint8_t>(result.key.size()));
-  put(out, static_cast<uint8_t>(result.reason));
+  put(out, static_cast<uint8_t>(static_cast<uint8_t>(result.reason) |
+                                (has_log_probs ? kHasLogProbs : 0)));
   put(out, static_cast<uint16_t>(result.stop_string + 1));
   put(out, static_cast<uint32_t>(result.tokens.size()));
   out->append(reinterpret_cast<const char*>(result.request.data()), result.request.size());
@@ -82,14 +138,19 @@ void put_result(std::string* out, const KeyedResult& result) {
   put_all(out, result.tokens);
   put_all(out, result.text_bytes);
   out->append(result.text);
+  if (has_log_probs) put_log_probs(out, result);
 }
 
 KeyedResult take_result(ByteReader& reader) {
   KeyedResult result;
   const auto key_bytes = reader.take<uint8_t>();
-  result.reason = static_cast<FinishReason>(reader.take<uint8_t>());
+  auto reason = reader.take<uint8_t>();
   result.stop_string = int64_t{reader.take<uint16_t>()} - 1;
   const auto tokens = reader.take<uint32_t>();
+  // Without tokens there are none, and the flag stays: a reason that nothing has.
+  const bool has_log_probs = tokens > 0 && (reason & kHasLogProbs) != 0;
+  if (has_log_probs) reason ^= kHasLogProbs;
+  result.reason = static_cast<FinishReason>(reason);
   const std::string_view hash = reader.bytes(result.request.size());
   std::copy(hash.begin(), hash.end(), result.request.begin());
   result.ended_ms = reader.take<int64_t>();
@@ -101,6 +162,7 @@ KeyedResult take_result(ByteReader& reader) {
   result.tokens = take_all<int32_t>(reader, tokens);
   result.text_bytes = take_all<uint32_t>(reader, tokens);
   result.text = reader.bytes(text_bytes);
+  if (has_log_probs) take_log_probs(reader, &result);
   return result;
 }
 
@@ -121,6 +183,7 @@ RequestHash hash_request(const Request& request) {
     put(&bytes, static_cast<uint64_t>(stop.size()));
     bytes += stop;
   }
+  if (request.log_probs) put(&bytes, static_cast<uint8_t>(*request.log_probs));
   return xxh3_128(bytes.data(), static_cast<int64_t>(bytes.size()));
 }
 

@@ -20,7 +20,7 @@ enum class SavePolicy : uint8_t {
 
 /// XXH3-128 of what makes two requests the same.
 using RequestHash = std::array<uint8_t, 16>;
-/// Of prompt, sampler, seed, stop strings and max_tokens.
+/// Of prompt, sampler, seed, stop strings, max_tokens and log_probs.
 RequestHash hash_request(const Request& request);
 
 /// Longest idempotency key.
@@ -44,6 +44,10 @@ struct KeyedResult {
   std::vector<int32_t> tokens;       ///< that were drawn
   std::vector<uint32_t> text_bytes;  ///< of each token's text
   std::string text;                  ///< of all tokens
+  /// If it had log probabilities: how many were told with each token, and those of the first tokens, in
+  /// their order.
+  std::vector<uint32_t> log_prob_counts;
+  std::vector<ToldLogProbs> log_probs;
 };
 
 /// The payload of a session's version: its snapshot and what the service remembers beside it.

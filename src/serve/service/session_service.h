@@ -85,7 +85,7 @@ struct SessionTurn {
   std::optional<int64_t> if_seq{};  ///< refuse unless this is the session's newest version
   /// 1 to kMaxKeyBytes printable characters. The second turn with one key on one session
   /// is answered with the first one's tokens and result, if it is the same request (prompt, sampler,
-  /// seed, stop strings, max_tokens).
+  /// seed, stop strings, max_tokens, log_probs).
   std::optional<std::string> idempotency_key{};
   /// Once for every turn that was admitted; must return soon and not throw. May call cancel().
   std::function<void(const TurnResult&)> on_end{};

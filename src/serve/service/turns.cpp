@@ -254,12 +254,18 @@ void SessionService::Implementation::watch_breaks(SessionTurn& turn, RunningTurn
 std::optional<Refusal> SessionService::Implementation::enter(Request request,
                                                              const TurnPointer& turn) {
   request.wait_for_session = false;
-  request.on_token = [turn, told = std::move(request.on_token)](const TokenEvent& event) {
+  request.on_token = [turn, told = std::move(request.on_token),
+                      has_log_probs = request.log_probs.has_value()](const TokenEvent& event) {
     turn->missing_breaks = missing_after(turn->missing_breaks, event.token);
     if (!turn->keyed.key.empty()) {
       turn->keyed.tokens.push_back(event.token);
       turn->keyed.text_bytes.push_back(static_cast<uint32_t>(event.text.size()));
       turn->keyed.text += event.text;
+      if (has_log_probs) {
+        turn->keyed.log_prob_counts.push_back(static_cast<uint32_t>(event.log_probs.size()));
+        turn->keyed.log_probs.insert(turn->keyed.log_probs.end(), event.log_probs.begin(),
+                                     event.log_probs.end());
+      }
     }
     if (told) told(event);
   };
@@ -300,12 +306,15 @@ void SessionService::Implementation::replay(const TurnPointer& turn) {
   const KeyedResult& keyed = turn->keyed;
   const auto drawn = static_cast<int64_t>(keyed.tokens.size());
   std::string_view text = keyed.text;
+  std::span<const ToldLogProbs> log_probs = keyed.log_probs;
   for (size_t i = 0; i < keyed.tokens.size(); ++i) {
+    const size_t told = keyed.log_prob_counts.empty() ? 0 : keyed.log_prob_counts[i];
     if (turn->on_token) {
       turn->on_token({keyed.tokens[i], text.substr(0, keyed.text_bytes[i]),
-                      keyed.token_count - drawn + static_cast<int64_t>(i)});
+                      keyed.token_count - drawn + static_cast<int64_t>(i), log_probs.first(told)});
     }
     text.remove_prefix(keyed.text_bytes[i]);
+    log_probs = log_probs.subspan(told);
   }
   TurnEnd& end = turn->result.end;
   end.reason = keyed.reason;

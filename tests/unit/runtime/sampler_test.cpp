@@ -163,6 +163,44 @@ double plain_mass(double mean, double log_scale, int64_t target, int64_t levels)
   return upper - lower;
 }
 
+TEST(LogProb, TheLikeliestAreRankedAndTiesGoToTheLowerToken) {
+  const std::vector<float> logits{1.0f, 3.0f, kNegativeInfinity, 1.0f, 3.0f, -2.0f, 1.0f};
+  double sum = 0.0;
+  for (const float logit : logits) sum += std::exp(static_cast<double>(logit));
+  const auto log_prob = [&](int32_t token) {
+    return static_cast<double>(logits[static_cast<size_t>(token)]) - std::log(sum);
+  };
+  const std::vector<int32_t> ranked{1, 4, 0, 3, 6, 5};
+  for (int64_t most = 0; most <= 8; ++most) {
+    const DrawnLogProbs result = drawn_log_probs(categorical(7), logits, 3, most);
+    EXPECT_EQ(result.drawn.token, 3);
+    EXPECT_NEAR(result.drawn.log_prob, log_prob(3), 4 * kEpsilon);
+    ASSERT_EQ(result.likeliest.size(), static_cast<size_t>(std::min<int64_t>(most, 6)));
+    for (size_t i = 0; i < result.likeliest.size(); ++i) {
+      EXPECT_EQ(result.likeliest[i].token, ranked[i]);
+      EXPECT_NEAR(result.likeliest[i].log_prob, log_prob(ranked[i]), 4 * kEpsilon);
+    }
+  }
+}
+
+TEST(LogProb, TheLikeliestOfAMixtureAreLevels) {
+  const std::vector<float> params{0.3f, -0.5f, -0.2f, 0.6f, -2.0f, -1.0f};
+  const int64_t levels = 16;
+  const DrawnLogProbs result = drawn_log_probs(mixture(2, levels), params, 5, levels);
+  EXPECT_EQ(result.drawn.log_prob, mixture_log_prob(params, 5, levels));
+  ASSERT_EQ(result.likeliest.size(), static_cast<size_t>(levels));
+  double total = 0.0;
+  for (size_t i = 0; i < result.likeliest.size(); ++i) {
+    const auto& [token, value] = result.likeliest[i];
+    EXPECT_EQ(value, mixture_log_prob(params, token, levels));
+    if (i > 0) {
+      EXPECT_LE(value, result.likeliest[i - 1].log_prob);
+    }
+    total += std::exp(value);
+  }
+  EXPECT_NEAR(total, 1.0, 1e-12);
+}
+
 TEST(LogProb, MixtureMatchesTheDefinition) {
   const std::vector<float> params{0.5f, -1.0f, -0.3f, 0.7f, -1.5f, -2.5f};
   for (const int64_t levels : {2, 3, 17, 256}) {

@@ -22,6 +22,11 @@ TEST(Utf8Stream, ValidTextPassesUnchanged) {
   EXPECT_EQ(feed(text), text);
 }
 
+TEST(Utf8Stream, CharactersAreCounted) {
+  EXPECT_EQ(count_characters(""), 0);
+  EXPECT_EQ(count_characters("a\xC3\xA9\xE2\x82\xAC\xF0\x9F\x98\x80" + kBad + "b"), 6);
+}
+
 TEST(Utf8Stream, HoldsCharactersBackUntilComplete) {
   Utf8Stream stream;
   std::string out;

@@ -376,6 +376,8 @@ TEST(ApiImages, RefuseWhatTheyCannotDraw) {
   EXPECT_EQ(param(R"({"rows":2})"), Json("rows"));
   EXPECT_EQ(param(R"({"n":9})"), Json("n"));
   EXPECT_EQ(param(R"({"partial_images":2})"), Json("partial_images"));
+  EXPECT_EQ(param(R"({"logprobs":true})"), Json("logprobs"));
+  EXPECT_EQ(param(R"({"top_logprobs":2})"), Json("top_logprobs"));
   EXPECT_EQ(site.post("/v1/images/generations", R"({"size":"12x1"})").status, 200);
 }
 

@@ -34,6 +34,10 @@ SavedSession sample() {
   session.results = {result("first key"), result("2")};
   session.results[1].reason = FinishReason::kLength;
   session.results[1].stop_string = -1;
+  session.results[1].log_prob_counts = {1, 0, 2, 0};
+  session.results[1].log_probs = {{{{104, -0.25}, {{104, -0.25}, {7, -3.5}}}, 0},
+                                  {{{195, -1.0 / 3}, {}}, 0},
+                                  {{{164, -2.0}, {{0, -1.0}}}, 2}};
   session.snapshot = "what a snapshot says";
   return session;
 }
@@ -59,7 +63,10 @@ TEST(SavedSession, RoundTrip) {
   EXPECT_EQ(first.tokens, sample().results[0].tokens);
   EXPECT_EQ(first.text_bytes, sample().results[0].text_bytes);
   EXPECT_EQ(first.text, "h\xc3\xa4");
+  EXPECT_TRUE(first.log_prob_counts.empty());
   EXPECT_EQ(read->results[1].stop_string, -1);
+  EXPECT_EQ(read->results[1].log_prob_counts, sample().results[1].log_prob_counts);
+  EXPECT_EQ(read->results[1].log_probs, sample().results[1].log_probs);
   EXPECT_EQ(encode_saved_session(*read), bytes);
 }
 
@@ -105,6 +112,18 @@ TEST(SavedSession, RulesHoldBehindRightChecksums) {
   EXPECT_TRUE(refused([](S* s) { s->results[0].text_bytes = {1, 1, 1, 0}; }));  // cuts a character
   EXPECT_TRUE(refused([](S* s) { s->results[0].text = "h\xc3\x28"; }));
   EXPECT_TRUE(refused([](S* s) { s->results[0].text_bytes[3] = 0xffffffff; }));
+  EXPECT_TRUE(refused([](S* s) { s->results[1].log_prob_counts[3] = 1; }));
+  EXPECT_TRUE(refused([](S* s) { s->results[1].log_prob_counts[3] = 2; }));
+  EXPECT_TRUE(refused([](S* s) { s->results[1].log_prob_counts = {0, 1, 1, 0}; }));
+  EXPECT_TRUE(refused([](S* s) { s->results[1].log_probs[2].text_at = 3; }));
+  EXPECT_TRUE(refused([](S* s) { s->results[1].log_probs[0].of.likeliest[1].token = -1; }));
+  EXPECT_TRUE(refused([](S* s) {  // of a turn without tokens
+    s->results[1] = result("2");
+    s->results[1].tokens = {};
+    s->results[1].text_bytes = {};
+    s->results[1].text = {};
+    s->results[1].log_prob_counts = {0};
+  }));
 }
 
 TEST(SavedSession, ALengthCannotAskForMemory) {
@@ -133,6 +152,7 @@ TEST(SavedSession, RequestsDifferInWhatChangesTheirAnswer) {
   EXPECT_TRUE(differs([](R* r) { r->prompt = {2, 1}; }));
   EXPECT_TRUE(differs([](R* r) { r->max_tokens = 6; }));
   EXPECT_TRUE(differs([](R* r) { r->seed = 0; }));
+  EXPECT_TRUE(differs([](R* r) { r->log_probs = 0; }));
   EXPECT_TRUE(differs([](R* r) { r->stop = {""}; }));
   EXPECT_TRUE(differs([](R* r) { r->sampler.greedy = true; }));
   EXPECT_TRUE(differs([](R* r) { r->sampler.temperature = 0.5f; }));
