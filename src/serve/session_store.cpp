@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <chrono>
+#include <functional>
 #include <utility>
 
 #include "base/checksum.h"
@@ -157,6 +158,10 @@ class ObjectSessionStore final : public SessionStore {
   template <class Change>
   Status change_head(std::string_view id, Change change);
   Result<Plan> plan_removal(SessionHead& head, PlanReader& reader, int64_t now_ms) const;
+  /// Visits the heads behind a name in order until it answers false; damaged ones are logged as
+  /// `skipped`.
+  Status for_each_head(std::string after, const std::string& skipped,
+                       const std::function<Result<bool>(const SessionHead&)>& visit) const;
   /// The plan for one head at its time, none if it is not yet over; counts removed sessions.
   Result<Plan> plan_expiry(PlanReader& reader, const std::string& id, int64_t now_ms,
                            bool* removed) const;
@@ -344,23 +349,37 @@ Result<SessionPage> ObjectSessionStore::list(std::string_view page_token, int li
   }
   const int64_t now_ms = now();
   SessionPage page;
-  std::string after = head_name(page_token);
+  TARN_RETURN_IF_ERROR(for_each_head(head_name(page_token), "not listed",
+                                     [&](const SessionHead& head) -> Result<bool> {
+                                       if (!head.exists() || head.is_over(now_ms)) return true;
+                                       if (page.sessions.size() == static_cast<size_t>(limit)) {
+                                         page.next = page.sessions.back().id;
+                                         return false;
+                                       }
+                                       page.sessions.push_back(describe(head, now_ms));
+                                       return true;
+                                     }));
+  return page;
+}
+
+Status ObjectSessionStore::for_each_head(
+    std::string after, const std::string& skipped,
+    const std::function<Result<bool>(const SessionHead&)>& visit) const {
   for (;;) {
     TARN_ASSIGN(const std::vector<NamedValue> rows, objects_->scan("s/", after, kScanRows));
     for (const auto& [name, bytes] : rows) {
-      const Result<SessionHead> head = parse_head(bytes, name);
+      Result<SessionHead> head = parse_head(bytes, name);
+      if (head.ok() && head_name(head->id) != name) {
+        head = corrupt("has the head of session " + head->id, name);
+      }
       if (!head.ok()) {
-        log_message(LogLevel::kWarning, "not listed: " + head.error().to_string());
+        log_message(LogLevel::kWarning, skipped + ": " + head.error().to_string());
         continue;
       }
-      if (!head->exists() || head->is_over(now_ms)) continue;
-      if (page.sessions.size() == static_cast<size_t>(limit)) {
-        page.next = page.sessions.back().id;
-        return page;
-      }
-      page.sessions.push_back(describe(*head, now_ms));
+      TARN_ASSIGN(const bool goes_on, visit(*head));
+      if (!goes_on) return {};
     }
-    if (rows.size() < static_cast<size_t>(kScanRows)) return page;
+    if (rows.size() < static_cast<size_t>(kScanRows)) return {};
     after = rows.back().first;
   }
 }
@@ -524,27 +543,18 @@ Result<Plan> ObjectSessionStore::plan_expiry(PlanReader& reader, const std::stri
 
 Result<int64_t> ObjectSessionStore::expire(int64_t now_ms) {
   int64_t count = 0;
-  std::string after = "s/";
-  for (;;) {
-    TARN_ASSIGN(const std::vector<NamedValue> rows, objects_->scan("s/", after, kScanRows));
-    for (const auto& [name, bytes] : rows) {
-      const Result<SessionHead> head = parse_head(bytes, name);
-      if (!head.ok()) {
-        log_message(LogLevel::kWarning, "cannot expire: " + head.error().to_string());
-        continue;
-      }
-      const int64_t over =
-          head->exists() ? head->expires_ms() : head->last_use_ms + options_.tombstone_ms;
-      if (over == 0 || over > now_ms) continue;
-      const std::string id = name.substr(2);
-      bool removed = false;
-      TARN_RETURN_IF_ERROR(objects_->update(
-          [&](PlanReader& reader) { return plan_expiry(reader, id, now_ms, &removed); }));
-      count += removed ? 1 : 0;
-    }
-    if (rows.size() < static_cast<size_t>(kScanRows)) return count;
-    after = rows.back().first;
-  }
+  const auto visit = [&](const SessionHead& head) -> Result<bool> {
+    const int64_t over =
+        head.exists() ? head.expires_ms() : head.last_use_ms + options_.tombstone_ms;
+    if (over == 0 || over > now_ms) return true;
+    bool removed = false;
+    TARN_RETURN_IF_ERROR(objects_->update(
+        [&](PlanReader& reader) { return plan_expiry(reader, head.id, now_ms, &removed); }));
+    count += removed ? 1 : 0;
+    return true;
+  };
+  TARN_RETURN_IF_ERROR(for_each_head("s/", "cannot expire", visit));
+  return count;
 }
 
 Result<int64_t> ObjectSessionStore::collect() {
