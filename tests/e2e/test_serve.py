@@ -13,6 +13,8 @@ import time
 import e2e
 from serving import Server, events
 
+SLOW = 20  # seconds that a busy machine may take; what would go on without the signal takes minutes
+
 
 def check_requests(suite, server):
     answer = server.complete("Hello", 12, seed=1)
@@ -72,7 +74,7 @@ def check_lost_clients(suite, server):
     answer = server.complete("Hello", 2)  # waits for the only place
     seconds = time.monotonic() - begin
     suite.expect(answer.status == 200, f"after a lost client: {answer}")
-    suite.expect(seconds < 5, f"the place was free after {seconds:.1f} s")
+    suite.expect(seconds < SLOW, f"the place was free after {seconds:.1f} s")
     suite.expect(server.metric(cancelled) == before + 1, "the turn was not cancelled")
 
     # Without a stream too, and while it waits in the queue.
@@ -283,7 +285,7 @@ def check_drain(suite, model):
         suite.expect(status == 0, f"drained: exit status {status}")
         said = server.process.stderr.read()
         suite.expect("turns that were cut: 1, sessions that were saved: 0" in said, f"at the end: {said!r}")
-        suite.expect(2 <= seconds < 2 + 2, f"a drain of 2 s took {seconds:.1f} s")
+        suite.expect(2 <= seconds < 2 + SLOW, f"a drain of 2 s took {seconds:.1f} s")
 
     # In the middle of a long prompt.
     with Server(suite, model, *limits, "--drain-seconds", "0") as server:
@@ -293,7 +295,7 @@ def check_drain(suite, model):
         begin = time.monotonic()
         status = server.stop()
         seconds = time.monotonic() - begin
-        suite.expect(status == 0 and seconds < 2, f"in a prompt: {status} after {seconds:.1f} s")
+        suite.expect(status == 0 and seconds < SLOW, f"in a prompt: {status} after {seconds:.1f} s")
         client.join()
 
     with Server(suite, model, *limits, "--drain-seconds", "60") as server:
@@ -305,7 +307,7 @@ def check_drain(suite, model):
         begin = time.monotonic()
         status = server.stop(signal.SIGINT)
         seconds = time.monotonic() - begin
-        suite.expect(status == -signal.SIGINT and seconds < 1,
+        suite.expect(status == -signal.SIGINT and seconds < SLOW,
                      f"a second signal: {status} after {seconds:.1f} s")
         response.close()
         connection.close()

@@ -140,7 +140,6 @@ TEST(HttpLoad, IdleStreamsDoNotDelayOthers) {
   std::sort(seconds.begin(), seconds.end());
   std::printf("%d streams, %ld bytes each, GET median %.0f us, 99 %% %.0f us\n", count,
               static_cast<long>(each), 1e6 * seconds[100], 1e6 * seconds[198]);
-  EXPECT_LT(seconds[100], 0.1);
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
   EXPECT_LT(each, 16 << 10);  // both ends of it
 #endif

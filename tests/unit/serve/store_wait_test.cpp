@@ -22,7 +22,10 @@ using std::chrono::milliseconds;
 
 constexpr int64_t kLimitMs = 300;
 
-/// `call` must end with kIo, not before the limit and at most a second after it.
+/// What a busy machine may add; a call without a limit waits for ever.
+constexpr int64_t kSlackMs = 30'000;
+
+/// `call` must end with kIo, not before the limit and not long after it.
 void expect_time_out(const char* what, const std::function<Status()>& call,
                      milliseconds least = milliseconds(kLimitMs)) {
   const auto begin = Clock::now();
@@ -32,7 +35,7 @@ void expect_time_out(const char* what, const std::function<Status()>& call,
   EXPECT_EQ(status.error().code, ErrorCode::kIo) << what << ": " << status.error().to_string();
   EXPECT_NE(status.error().message.find("300 ms"), std::string::npos) << status.error().to_string();
   EXPECT_GE(took, least) << what;
-  EXPECT_LT(took, milliseconds(kLimitMs + 1000)) << what;
+  EXPECT_LT(took, milliseconds(kLimitMs + kSlackMs)) << what;
 }
 
 class StoreWaitTest : public StoreTest {};
@@ -119,7 +122,7 @@ TEST(DirectoryWaitTest, ThreadsThatWaitForALockDoNotAddUpTheirTimes) {
     });
   };
   std::vector<std::thread> threads;
-  for (int i = 0; i < 8; ++i) {
+  for (int64_t i = 0; i <= kSlackMs / kLimitMs + 1; ++i) {
     threads.emplace_back([&] { expect_time_out("update", write); });
   }
   for (std::thread& thread : threads) thread.join();
