@@ -69,6 +69,17 @@ std::string model_name(const Options& options) {
   return name.empty() || name == "." || name == ".." ? "model" : name;
 }
 
+/// A name that clients use as that of a file: letters, digits and "._-", no dot in front.
+std::string file_name(const std::string& name) {
+  std::string file;
+  for (const char c : name) {
+    const bool is_plain = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') ||
+                          (c >= '0' && c <= '9') || c == '-' || (c == '.' && !file.empty());
+    file += is_plain ? c : '_';
+  }
+  return file;
+}
+
 /// --store, or a database of the model's name where this user's programs keep their state: systemd's
 /// folder for the service, or that of the XDG base directory specification.
 Result<std::string> store_url(const Options& options) {
@@ -94,7 +105,13 @@ Result<std::string> store_url(const Options& options) {
   if (failed) {
     return Error{ErrorCode::kIo, "cannot be made: " + failed.message(), folder.string()};
   }
-  return "sqlite:" + (folder / (model_name(options) + ".db")).string();
+  return "sqlite:" + (folder / (file_name(model_name(options)) + ".db")).string();
+}
+
+/// A store as messages name it: without what an address may hold of users and passwords.
+std::string shown_store(const std::string& url) {
+  const bool is_file = url.starts_with("sqlite:") || url.starts_with("dir:");
+  return is_file ? url : url.substr(0, url.find(':') + 1);
 }
 
 Result<std::vector<serve::api::ApiKey>> read_keys(const Options& options) {
@@ -177,8 +194,8 @@ std::string url_of(const Options& options, int port) {
   return fmt::format("http://{}:{}", host, port);
 }
 
-void announce(const Options& options, const serve::SessionService& service, int port, bool keys,
-              Context& context) {
+void announce(const Options& options, const std::string& store,
+              const serve::SessionService& service, int port, bool keys, Context& context) {
   const std::string url = url_of(options, port);
   const char* durability = serve::durability_name(service.durability());
   context.console.line(Json::Object{{"event", "listening"},
@@ -186,11 +203,12 @@ void announce(const Options& options, const serve::SessionService& service, int 
                                     {"host", options.host},
                                     {"port", port},
                                     {"model", model_name(options)},
+                                    {"store", shown_store(store)},
                                     {"durability", durability},
                                     {"owner", service.owner()},
                                     {"keys", keys}});
-  context.console.sentence(fmt::format("serving {} at {}; sessions are saved at level \"{}\"",
-                                       model_name(options), url, durability));
+  context.console.sentence(fmt::format("serving {} at {}; sessions are in {} at level \"{}\"",
+                                       model_name(options), url, shown_store(store), durability));
   const bool is_local = options.host == "127.0.0.1" || options.host == "::1";
   if (!is_local && !keys) {
     context.console.sentence("everybody who reaches this address may use it: no API keys are set");
@@ -226,6 +244,7 @@ Status run(const Options& options, Context& context) {
   }
   TARN_ASSIGN(auto keys, read_keys(options));
   const bool has_keys = !keys.empty();
+  TARN_ASSIGN(const std::string url, store_url(options));
   std::unique_ptr<serve::SessionService> service;
   {
     const PromptStop stop(context);
@@ -236,7 +255,6 @@ Status run(const Options& options, Context& context) {
     serve::StoreOptions store_options;
     store_options.sync = !options.no_flush;
     store_options.keep_versions = static_cast<int>(options.keep_versions);
-    TARN_ASSIGN(const std::string url, store_url(options));
     TARN_ASSIGN(auto store, serve::open_store(url, store_options));
     TARN_ASSIGN(service,
                 serve::SessionService::create(model, service_options(options), std::move(store)));
@@ -277,7 +295,7 @@ Status run(const Options& options, Context& context) {
   }
   const auto server = std::move(*started);
   api.watch(server->counters());
-  announce(options, *service, server->port(), has_keys, context);
+  announce(options, url, *service, server->port(), has_keys, context);
   while (!context.cancel.load()) std::this_thread::sleep_for(std::chrono::milliseconds(20));
   drain(options, *service, *server, context);
   return {};

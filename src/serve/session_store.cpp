@@ -64,6 +64,16 @@ Status check_writer(const SessionHead& head, int64_t fencing_token, int64_t now_
                   kLeaseConflict);
 }
 
+/// The same for one that changes versions. Without a lease it voids those that ended, which could
+/// be renewed else and keep everybody from what their owners do not know.
+Status admit_writer(SessionHead& head, int64_t fencing_token, int64_t now_ms) {
+  TARN_RETURN_IF_ERROR(check_writer(head, fencing_token, now_ms));
+  if (fencing_token == 0 && head.fencing_token != 0) {
+    head.fencing_token = std::max(head.fencing_token + 1, now_ms);
+  }
+  return {};
+}
+
 /// The head of a session, an empty one when there is none.
 Result<SessionHead> read_head(PlanReader& reader, std::string_view id) {
   TARN_ASSIGN(const MaybeValue bytes, reader.get(head_name(id)));
@@ -135,7 +145,8 @@ class ObjectSessionStore final : public SessionStore {
   Result<SaveResult> rollback(std::string_view id, int64_t seq, int64_t fencing_token) override;
   Result<Lease> acquire_lease(std::string_view id, std::string_view owner,
                               int64_t seconds) override;
-  Result<Lease> renew_lease(std::string_view id, int64_t fencing_token, int64_t seconds) override;
+  Result<Lease> renew_lease(std::string_view id, int64_t fencing_token, int64_t seconds,
+                            bool is_use) override;
   Status release_lease(std::string_view id, int64_t fencing_token) override;
   Result<int64_t> expire(int64_t now_ms) override;
   Result<int64_t> collect() override;
@@ -222,7 +233,7 @@ Result<SaveResult> ObjectSessionStore::save(const SaveRequest& request) {
   const auto plan_save = [&](PlanReader& reader) -> Result<Plan> {
     const int64_t now_ms = now();
     TARN_ASSIGN(SessionHead head, read_head(reader, request.id));
-    TARN_RETURN_IF_ERROR(check_writer(head, request.fencing_token, now_ms));
+    TARN_RETURN_IF_ERROR(admit_writer(head, request.fencing_token, now_ms));
     References references(reader);
     drop_if_over(head, references, now_ms);
     if (head.newest_seq() != request.expected_seq) {
@@ -413,7 +424,7 @@ Status ObjectSessionStore::remove(std::string_view id, int64_t fencing_token) {
     if (!head->exists() || head->is_over(now_ms)) {
       return not_found("no such session", session_where(id));
     }
-    TARN_RETURN_IF_ERROR(check_writer(*head, fencing_token, now_ms));
+    TARN_RETURN_IF_ERROR(admit_writer(*head, fencing_token, now_ms));
     return plan_removal(*head, reader, now_ms);
   });
 }
@@ -431,7 +442,7 @@ Result<SaveResult> ObjectSessionStore::fork(std::string_view id, int64_t seq,
     References references(reader);
     drop_if_over(head, references, now_ms);
     if (head.exists()) return conflict("exists already", session_where(new_id));
-    TARN_RETURN_IF_ERROR(check_writer(head, 0, now_ms));
+    TARN_RETURN_IF_ERROR(admit_writer(head, 0, now_ms));
     references.retain_record(version.record);
     version.parent = {source.id, version.seq};
     version.seq = result.seq = head.last_seq + 1;
@@ -451,7 +462,7 @@ Result<SaveResult> ObjectSessionStore::rollback(std::string_view id, int64_t seq
     const int64_t now_ms = now();
     TARN_ASSIGN(SessionHead head, read_head(reader, id));
     TARN_ASSIGN(HeadVersion version, find_version(head, seq, now_ms));
-    TARN_RETURN_IF_ERROR(check_writer(head, fencing_token, now_ms));
+    TARN_RETURN_IF_ERROR(admit_writer(head, fencing_token, now_ms));
     References references(reader);
     references.retain_record(version.record);
     version.parent = {head.id, version.seq};
@@ -501,14 +512,14 @@ Result<Lease> ObjectSessionStore::acquire_lease(std::string_view id, std::string
 }
 
 Result<Lease> ObjectSessionStore::renew_lease(std::string_view id, int64_t fencing_token,
-                                              int64_t seconds) {
+                                              int64_t seconds, bool is_use) {
   TARN_RETURN_IF_ERROR(check_range(seconds, 1, kMaxLeaseSeconds, "seconds"));
   TARN_RETURN_IF_ERROR(check_range(fencing_token, 1, int64_t{1} << 53, "fencing_token"));
   Lease lease;
   const Status status = change_head(id, [&](SessionHead& head, int64_t now_ms) -> Status {
     TARN_RETURN_IF_ERROR(check_writer(head, fencing_token, now_ms));
     head.lease_until_ms = now_ms + seconds * 1000;
-    head.last_use_ms = now_ms;
+    if (is_use) head.last_use_ms = now_ms;
     lease = {head.fencing_token, head.lease_until_ms, head.newest_seq()};
     return {};
   });

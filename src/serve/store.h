@@ -166,9 +166,10 @@ class SessionStore {
   /// owner's lease lasts.
   virtual Result<Lease> acquire_lease(std::string_view id, std::string_view owner,
                                       int64_t seconds) = 0;
-  /// Extends a lease, even one that ended, while nobody took a newer one. Errors: kConflict.
-  virtual Result<Lease> renew_lease(std::string_view id, int64_t fencing_token,
-                                    int64_t seconds) = 0;
+  /// Extends a lease, even one that ended, while nobody took a newer one. `is_use`: the session's
+  /// time begins anew, too. Errors: kConflict.
+  virtual Result<Lease> renew_lease(std::string_view id, int64_t fencing_token, int64_t seconds,
+                                    bool is_use) = 0;
   /// Ends a lease early. Errors: kConflict when a newer one exists.
   virtual Status release_lease(std::string_view id, int64_t fencing_token) = 0;
 

@@ -35,6 +35,11 @@ def check_requests(suite, server):
         (b"DELETE /v1/models HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n", b"405"),
         (b"GET /nowhere HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n", b"404"),
     ]
+    for origin, status in (("https://evil.example", 403), ("null", 403), ("https://127.0.0.1:3000", 200)):
+        answer = server.post("/v1/completions", {"prompt": "Hello", "max_tokens": 2}, origin=origin)
+        suite.expect(answer.status == status, f"from a page of {origin}: {answer}")
+    suite.expect(server.request("POST", "/v1/sessions", origin="https://evil.example").status == 403, "foreign POST")
+    suite.expect(server.get("/v1/models", origin="https://evil.example").status == 200, "foreign GET")
     for data, status in bad:
         received = server.raw(data)
         suite.expect(received.startswith(b"HTTP/1.1 " + status), f"{data[:60]!r}: {received[:80]!r}")
@@ -195,9 +200,43 @@ def check_sessions(suite, server):
         server.post("/v1/sessions", {"id": "m", "save": "manual"})
         suite.expect(turn(server, "m", "a").json()["tarn"]["saved"] is False, "a manual turn was saved")
         suite.expect(server.request("DELETE", "/v1/sessions/m").status == 200, "delete unsaved")
+    server.post("/v1/sessions", {"id": "m", "save": "manual", "ttl_seconds": 100})
+    turn(server, "m", "a")
+    shown = server.get("/v1/sessions/m").json()
+    suite.expect((shown["unsaved"], shown["durability"], shown["ttl_seconds"]) == (True, "memory", 100),
+                 f"an unsaved session: {shown}")
+    twice = server.post("/v1/sessions", {"id": "m"})
+    suite.expect(twice.status == 409 and twice.json()["error"]["code"] == "session_exists"
+                 and twice.headers["x-should-retry"] == "false", f"a session that exists: {twice}")
     empty = server.post("/v1/completions", {"prompt": "k", "session": "t"}, idempotency_key="")
     suite.expect(empty.status == 400 and "idempotency_key" in empty.json()["error"]["message"],
                  f"an empty key: {empty}")
+
+
+def check_lost_turns(suite, model):
+    """A server that was stopped for longer than its lease lasts: what it alone knew is gone, and tells so."""
+    store = ("--store", f"sqlite:{suite.folder}/lost.db", "--lease-seconds", "3")
+    with Server(suite, model, *store) as one, Server(suite, model, *store) as two:
+        for change in (lambda: two.post("/v1/sessions/s/rollback", {"seq": 1}),
+                       lambda: two.request("DELETE", "/v1/sessions/s")):
+            one.post("/v1/sessions", {"id": "s", "save": "manual"})
+            turn(one, "s", "a")
+            held = two.post("/v1/sessions", {"id": "s"})
+            suite.expect(held.status == 409 and held.json()["error"]["code"] == "session_exists", f"{held}")
+            one.process.send_signal(signal.SIGSTOP)
+            time.sleep(4)
+            changed = change()
+            one.process.send_signal(signal.SIGCONT)
+            suite.expect(changed.status == 200, f"after the lease: {changed}")
+            time.sleep(2)  # time in which the first one would renew its lease
+            again = (two.get("/v1/sessions/s").status == 200 or
+                     two.post("/v1/sessions", {"id": "s"}).status == 201)
+            suite.expect(again, "the session cannot be made anew")
+            suite.expect(turn(two, "s", "b").status == 200, "the other server does not get the session")
+            late = turn(one, "s", "c")
+            suite.expect(late.status == 409 and late.json()["error"]["code"] == "session_changed"
+                         and late.headers["x-should-retry"] == "false", f"lost turns: {late}")
+            two.request("DELETE", "/v1/sessions/s")
 
 
 def check_full_store(suite, model):
@@ -326,6 +365,10 @@ def check_default_store(suite, model):
         suite.expect((home / file).exists(), f"default store: no {file}")
         with Server(suite, model, **environment) as server:
             suite.expect(server.get("/v1/sessions/kept").status == 200, "default store: lost")
+            suite.expect(server.start["store"] == f"sqlite:{home / file}", f"where: {server.start}")
+    with Server(suite, model, "--name", "../owner/model", XDG_STATE_HOME=str(home)) as server:
+        suite.expect(server.get("/v1/models/../owner/model").status == 200, "a name with slashes")
+        suite.expect((home / "tarn/_._owner_model.db").exists(), f"its store: {server.start}")
 
 
 def check_own_model(suite):
@@ -371,6 +414,7 @@ def main():
     wanted = conversation(suite, model)
     check_restarts(suite, model, wanted)
     check_two_servers(suite, model, wanted)
+    check_lost_turns(suite, model)
     check_full_store(suite, model)
     check_default_store(suite, model)
     check_keys(suite, model)

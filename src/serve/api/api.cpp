@@ -38,7 +38,9 @@ bool matches(std::string_view path, std::string_view pattern, std::string* id) {
     return false;
   }
   const std::string_view name = path.substr(begin, path.size() - begin - tail.size());
-  if (name.find('/') != std::string_view::npos) return false;
+  // Names of models may have slashes, as in "owner/model"; nothing is below them.
+  const bool is_model = pattern.starts_with("/v1/models/");
+  if (!is_model && name.find('/') != std::string_view::npos) return false;
   *id = name;
   return true;
 }
@@ -128,6 +130,11 @@ void Api::handle(const http::Request& request, const std::shared_ptr<http::Excha
     if (answer_preflight(request, options_.cors_origin, *exchange)) return;
     call.exchange = with_cors(exchange, options_.cors_origin);
   }
+  if (request.method != "GET" && is_foreign(request, options_.cors_origin)) {
+    return call.fail({403, "foreign_origin",
+                      "pages of " + json_quote(*request.header("Origin"), 80) +
+                          " may not call this server (--cors lets those of one origin)"});
+  }
   const Route* found = nullptr;
   std::string allowed;
   for (const Route& route : kRoutes) {
@@ -152,7 +159,10 @@ void Api::handle(const http::Request& request, const std::shared_ptr<http::Excha
     return call.exchange->send(std::move(reply));
   }
   if (!request.body.empty() && request.method == "POST" && !has_json_type(request)) {
-    return call.fail({415, "unsupported_media_type", "wanted Content-Type: application/json"});
+    const std::string* type = request.header("Content-Type");
+    return call.fail({415, "unsupported_media_type",
+                      "wanted Content-Type: application/json, got " +
+                          (type == nullptr ? std::string("none") : json_quote(*type, 80))});
   }
   if (request.path.starts_with("/v1/")) {
     if (const auto name = unknown_parameter(request.query, found->parameters)) {

@@ -1,6 +1,7 @@
 #include "serve/api/cors.h"
 
 #include <algorithm>
+#include <string_view>
 #include <utility>
 
 namespace tarn::serve::api {
@@ -11,6 +12,20 @@ void allow(const std::string& origin, http::Headers* headers) {
   headers->emplace_back("Access-Control-Expose-Headers",
                         "X-Request-Id, Retry-After, X-Should-Retry");
   headers->emplace_back("Vary", "Origin");
+}
+
+/// Without the port, in small letters.
+std::string host_name(std::string_view place) {
+  const size_t colon = place.rfind(':');
+  const size_t bracket = place.rfind(']');
+  if (colon != std::string_view::npos && (bracket == std::string_view::npos || colon > bracket)) {
+    place = place.substr(0, colon);
+  }
+  std::string name(place);
+  for (char& c : name) {
+    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
+  }
+  return name;
 }
 
 class CorsExchange : public http::Exchange {
@@ -50,6 +65,15 @@ bool is_origin(std::string_view text) {
   const std::string_view scheme = text.substr(0, colon), place = text.substr(colon + 3);
   return std::all_of(scheme.begin(), scheme.end(), is_scheme) && !place.empty() &&
          std::all_of(place.begin(), place.end(), is_place);
+}
+
+bool is_foreign(const http::Request& request, const std::string& origin) {
+  const std::string* asking = request.header("Origin");
+  if (asking == nullptr || (!origin.empty() && *asking == origin)) return false;
+  const std::string* host = request.header("Host");
+  const size_t colon = asking->find("://");
+  if (host == nullptr || colon == std::string::npos) return true;
+  return host_name(std::string_view(*asking).substr(colon + 3)) != host_name(*host);
 }
 
 bool answer_preflight(const http::Request& request, const std::string& origin,

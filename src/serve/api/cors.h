@@ -14,6 +14,11 @@ namespace tarn::serve::api {
 /// Whether browsers can send it as an Origin header: scheme://host or scheme://host:port, nothing behind.
 bool is_origin(std::string_view text);
 
+/// Whether a request comes from a page of another host than the one it was sent to (whatever the port: a
+/// proxy may have another), and not of `origin`. Browsers say where a page is from with everything but
+/// plain GETs, and send simple POSTs from anywhere.
+bool is_foreign(const http::Request& request, const std::string& origin);
+
 /// Answers an OPTIONS request that asks whether `origin` may call; false: it is no such request.
 bool answer_preflight(const http::Request& request, const std::string& origin,
                       http::Exchange& exchange);

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <utility>
 
+#include "serve/service/session_service.h"
 #include "serve/store.h"
 
 namespace tarn::serve::api {
@@ -108,6 +109,9 @@ Failure refusal_failure(const Refusal& refusal) {
       if (error.where == "idempotency_key") {
         return {422, "idempotency_key_reused", message, "idempotency_key"};
       }
+      if (error.where == kLostTurns) {
+        return {409, "session_changed", error.message, "session", 0, true};
+      }
       return {409, "session_in_use", message, "session",
               refusal.retry_after_seconds > 0 ? refusal.retry_after_seconds : kSessionRetrySeconds};
     case RefusalReason::kPrecondition: return {412, "seq_mismatch", message, "if_seq", 0, true};
@@ -130,10 +134,9 @@ Failure turn_failure(const TurnEnd& end) {
   if (end.reason == FinishReason::kDeadline) {
     return {503,
             "turn_timeout",
-            "the turn took longer than this server allows; the session is "
-            "what it was before",
+            "the turn took longer than this server allows and changed nothing",
             {},
-            kDrainRetrySeconds,
+            0,
             true};
   }
   const Error& error = end.error;

@@ -41,6 +41,7 @@ Json session_json(const SessionView& view) {
   json.set("durability", durability_name(view.durability));
   json.set("created_at", seconds(view.created_ms));
   json.set("last_use_at", seconds(view.last_use_ms));
+  json.set("ttl_seconds", seconds(view.expires_ms > 0 ? view.expires_ms - view.last_use_ms : 0));
   json.set("expires_at", seconds(view.expires_ms));
   json.set("model_fingerprint", fmt::format("{:016x}", view.model_fingerprint));
   json.set("versions", std::move(versions));
@@ -148,7 +149,7 @@ void Api::list_sessions(const Call& call) {
 void Api::fail(const Call& call, const Error& error, const std::string& created) {
   Failure failure = session_failure(error, created);
   if (error.where == kLeaseConflict) {
-    const double rest = service_.lease_seconds(call.path_id);
+    const double rest = service_.lease_seconds(created.empty() ? call.path_id : created);
     if (rest > 0) failure.retry_after_seconds = rest;
   }
   call.fail(failure);

@@ -138,7 +138,7 @@ void Connection::accept_request(Time now) {
                  .head = request.head,
                  .id = request.id},
                 now);
-  const auto no_room = [&](Refused reason, const char* code, const char* message) {
+  const auto no_room = [&](Refused reason, const char* code, const std::string& message) {
     ++context_.counters.refused[static_cast<size_t>(reason)];
     Reply reply = error_reply(503, code, message);
     const double wait = std::ceil(context_.options.retry_after_seconds);
@@ -158,7 +158,8 @@ void Connection::accept_request(Time now) {
     if (context_.options.key && !is_urgent) key = context_.options.key(request);
     if (!key.empty() && !context_.keys.add(key, limits().requests_per_key)) {
       no_room(Refused::kKey, "too_many_requests_of_key",
-              "this client has too many requests at work; try again later");
+              "this client has " + std::to_string(limits().requests_per_key) +
+                  " requests at work, the most that one may have here; try again later");
     } else {
       key_ = std::move(key);
       if (!context_.dispatch(std::move(request), exchange_)) {
@@ -186,11 +187,17 @@ void Connection::refuse(const Failure& failure, Time now) {
   refill(now);
 }
 
-void Connection::turn_away(Refused reason, std::string_view message, Time now) {
+void Connection::turn_away(Refused reason, Time now) {
   begin_request(now);
   ++context_.counters.refused[static_cast<size_t>(reason)];
   unread_ = true;
   open_exchange({.keep_alive = false, .id = request_id(nullptr)}, now);
+  const std::string message =
+      reason == Refused::kAddress
+          ? "this address has " + std::to_string(limits().connections_per_address) +
+                " connections, the most that one may have here; try again later"
+          : "all " + std::to_string(limits().connections) +
+                " connections of this server are in use; try again later";
   Reply reply = error_reply(503, "too_many_connections", message);
   const double wait = std::ceil(context_.options.retry_after_seconds);
   reply.headers.emplace_back("Retry-After", std::to_string(static_cast<int64_t>(wait)));
@@ -201,9 +208,10 @@ void Connection::turn_away(Refused reason, std::string_view message, Time now) {
 void Connection::pump(Time now) { refill(now); }
 
 void Connection::refill(Time now) {
-  if (!exchange_ || !writing_.empty()) return;
+  if (!exchange_) return;
+  if (exchange_->overflowed()) return close(Gone::kOverflow, now);
+  if (!writing_.empty()) return;
   const ExchangeState::Progress progress = exchange_->take(&writing_);
-  if (progress.overflowed) return close(Gone::kOverflow, now);
   if (!writing_.empty()) {
     writes_answer_ = true;
     progress_ = now;

@@ -48,7 +48,7 @@ class Connection {
   void pump(Time now);
   void tick(Time now);
   /// Answers at once that there is no room, and closes.
-  void turn_away(Refused reason, std::string_view message, Time now);
+  void turn_away(Refused reason, Time now);
   /// The server is draining: closes when idle, else after the answer.
   void stop(Time now);
   void close(Gone reason, Time now);

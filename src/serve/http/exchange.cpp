@@ -138,6 +138,11 @@ void ExchangeState::on_gone(std::function<void()> callback) {
   if (callback) callback();
 }
 
+bool ExchangeState::overflowed() const {
+  std::lock_guard lock(mutex_);
+  return overflowed_;
+}
+
 bool ExchangeState::gone() const {
   std::lock_guard lock(mutex_);
   return gone_;
@@ -167,7 +172,7 @@ ExchangeState::Progress ExchangeState::take(std::string* out) {
   woken_ = false;
   out->swap(pending_);
   in_flight_ += out->size();
-  return {phase_ == Phase::kDone, broken_, overflowed_, form_.keep_alive};
+  return {phase_ == Phase::kDone, broken_, form_.keep_alive};
 }
 
 void ExchangeState::sent(size_t bytes) {

@@ -43,9 +43,10 @@ class ExchangeState {
   struct Progress {
     bool done = false;        ///< nothing comes after what was taken
     bool broken = false;      ///< and that is no proper end
-    bool overflowed = false;  ///< the client reads too slowly
     bool keep_alive = false;  ///< when done
   };
+  /// The client reads too slowly: it is to be lost, whatever of the answer is under way.
+  bool overflowed() const;
   /// Moves what waits to *out, which must be empty.
   Progress take(std::string* out);
   /// The kernel has that many bytes of what was taken.

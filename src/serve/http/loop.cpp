@@ -44,7 +44,7 @@ class Session final : public std::enable_shared_from_this<Session> {
     run([&](Clock::time_point now) {
       if (loop_->ending) connection_.close(Gone::kCut, now);
       if (loop_->context.draining) connection_.stop(now);
-      if (refused_) connection_.turn_away(*refused_, "too many connections; try again later", now);
+      if (refused_) connection_.turn_away(*refused_, now);
     });
   }
 

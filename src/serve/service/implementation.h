@@ -107,6 +107,8 @@ class SessionService::Implementation {
   void maintain();
   /// Removes sessions whose time is over, and copies of sessions that are gone.
   void expire();
+  /// Whether the store knows a session whose time is over, leased or not.
+  bool is_over(const std::string& id);
 
   // Turns: turns.cpp.
   std::optional<Refusal> check(const SessionTurn& turn);

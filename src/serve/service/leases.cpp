@@ -13,9 +13,9 @@ Error lost_lease(const std::string& id) {
 
 }  // namespace
 
-Result<Lease> Leases::renew(const std::string& id, SessionLease& lease) {
+Result<Lease> Leases::renew(const std::string& id, SessionLease& lease, bool is_use) {
   if (lease.lost) return lost_lease(id);
-  Result<Lease> renewed = store_.renew_lease(id, lease.token, seconds_);
+  Result<Lease> renewed = store_.renew_lease(id, lease.token, seconds_, is_use);
   if (!renewed.ok() && renewed.error().code == ErrorCode::kConflict) {
     lease.lost = true;
     lost_.fetch_add(1, std::memory_order_relaxed);
@@ -26,7 +26,7 @@ Result<Lease> Leases::renew(const std::string& id, SessionLease& lease) {
 Result<int64_t> Leases::take(const std::string& id, const std::shared_ptr<SessionLease>& lease) {
   const std::lock_guard guard(lease->mutex);
   if (lease->token != 0) {
-    TARN_ASSIGN(const Lease renewed, renew(id, *lease));
+    TARN_ASSIGN(const Lease renewed, renew(id, *lease, true));
     return renewed.seq;
   }
   TARN_ASSIGN(const Lease taken, store_.acquire_lease(id, owner_, seconds_));
@@ -83,7 +83,7 @@ void Leases::renew_all() {
     {
       const std::lock_guard guard(lease->mutex);
       if (lease->token == 0 || lease->lost) continue;
-      const Result<Lease> renewed = renew(id, *lease);
+      const Result<Lease> renewed = renew(id, *lease, false);
       if (renewed.ok()) continue;
       log_message(LogLevel::kWarning, "a lease was not renewed: " + renewed.error().to_string());
       if (lease->lost) on_lost = lease->on_lost;

@@ -61,7 +61,7 @@ class Leases {
 
  private:
   /// Renews under the lease's mutex.
-  Result<Lease> renew(const std::string& id, SessionLease& lease);
+  Result<Lease> renew(const std::string& id, SessionLease& lease, bool is_use);
 
   SessionStore& store_;
   const std::string owner_;

@@ -180,11 +180,11 @@ SessionView SessionService::Implementation::view(const StoredInfo& info) {
   view.created_ms = info.created_ms;
   view.last_use_ms = info.last_use_ms;
   view.expires_ms = info.expires_ms;
-  view.durability = store_->durability();
   view.model_fingerprint = info.model_fingerprint;
   view.in_use = !info.lease_owner.empty();
   const std::shared_ptr<SessionLease> lease = leases_.find(info.id);
   view.unsaved = lease != nullptr && lease->unsaved;
+  view.durability = view.unsaved ? Durability::kMemory : store_->durability();
   if (const auto resident = engine_->sessions().find_resident(info.id)) {
     view.resident = true;
     view.state_bytes = resident->state_bytes;
@@ -196,7 +196,25 @@ SessionView SessionService::Implementation::view(const StoredInfo& info) {
   return view;
 }
 
+bool SessionService::Implementation::is_over(const std::string& id) {
+  const Result<StoredInfo> info = store_->info(id);
+  return info.ok() && info->expires_ms > 0 && info->expires_ms <= now();
+}
+
 void SessionService::Implementation::expire() {
+  // Their leases keep the store from removing them.
+  for (const std::string& id : leases_.unsaved()) {
+    if (!is_over(id)) continue;
+    const Status removed = write_versions(id, [&](int64_t token) -> Status {
+      if (is_over(id)) return store_->remove(id, token);
+      return Error{ErrorCode::kConflict, "is used again", "session " + id};
+    });
+    if (removed.ok()) {
+      metrics_.expired.fetch_add(1, std::memory_order_relaxed);
+    } else {
+      log_message(LogLevel::kWarning, "cannot expire: " + removed.error().to_string());
+    }
+  }
   const Result<int64_t> expired = store_->expire(now());
   if (!expired.ok()) {
     log_message(LogLevel::kWarning, "cannot expire: " + expired.error().to_string());

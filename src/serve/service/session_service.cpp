@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <functional>
 #include <random>
 #include <utility>
 
@@ -114,7 +115,10 @@ Result<SessionView> SessionService::Implementation::create_session(const NewSess
   resident->policy = session.policy;
   const Result<SaveResult> saved = store_version(id, resident, snapshot);
   if (saved.ok()) return get(id);
-  if (saved.error().where != kSeqConflict) return saved.error();
+  bool exists = saved.error().where == kSeqConflict;
+  // A lease is told of first; those of sessions that are to be made are no reason to tell of them.
+  if (saved.error().where == kLeaseConflict) exists = store_->info(id).ok();
+  if (!exists) return saved.error();
   return Error{ErrorCode::kConflict, "exists already", "session " + id};
 }
 
@@ -258,7 +262,13 @@ SessionService::Readiness SessionService::Implementation::ready() const {
     // Whoever comes while another asks goes by what is known.
     const std::unique_lock lock(probe_mutex_, std::try_to_lock);
     if (lock.owns_lock() && Clock::now() >= next_probe_) {
-      static_cast<void>(store_->info("readiness"));  // the store notes whether it could be asked
+      // The store notes whether it could be asked. One that failed may still answer reads alone.
+      if (store_->state().failing) {
+        const std::string id = "readiness-" + hex(std::hash<std::string>{}(owner()));
+        static_cast<void>(store_->acquire_lease(id, owner(), 1));
+      } else {
+        static_cast<void>(store_->info("readiness"));
+      }
       next_probe_ = Clock::now() + kProbeInterval;
     }
   }

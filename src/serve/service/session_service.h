@@ -94,6 +94,8 @@ struct SessionTurn {
 /// Refusal::error.where of a key that belongs to another request, and of if_seq.
 inline constexpr const char* kKeyConflict = "idempotency_key";
 inline constexpr const char* kIfSeqConflict = "if_seq";
+/// The same of turns that were not saved before another server changed the session.
+inline constexpr const char* kLostTurns = "lost_turns";
 
 struct RunningTurn;
 

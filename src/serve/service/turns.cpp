@@ -27,6 +27,19 @@ Refusal refusal_of(const Error& error) {
   }
 }
 
+/// Of all results of a session but the newest: its every version has them.
+constexpr int64_t kMaxResultBytes = int64_t{1} << 20;
+
+/// About what a result takes, in memory and in versions.
+int64_t bytes_of(const KeyedResult& result) {
+  size_t bytes = sizeof(result) + result.key.size() + result.text.size();
+  bytes += 4 * (result.tokens.size() + result.text_bytes.size() + result.log_prob_counts.size());
+  for (const ToldLogProbs& told : result.log_probs) {
+    bytes += sizeof(told) + told.of.likeliest.size() * sizeof(told.of.likeliest[0]);
+  }
+  return static_cast<int64_t>(bytes);
+}
+
 /// Line breaks that a text lacks of a blank line at its end when `token` comes behind it.
 int missing_after(int missing, int32_t token) {
   return token == '\n' ? std::max(0, missing - 1) : kBlankLineBreaks;
@@ -35,8 +48,9 @@ int missing_after(int missing, int32_t token) {
 Error lost_turns(const std::string& id) {
   return {ErrorCode::kConflict,
           "another server has saved the session meanwhile: the turns that were not saved here are "
-          "gone",
-          "session " + id};
+          "gone: session " +
+              id,
+          kLostTurns};
 }
 
 }  // namespace
@@ -343,6 +357,14 @@ void SessionService::Implementation::remember(RunningTurn& turn) const {
     return result.key == keyed.key || result.ended_ms < oldest;
   });
   results.push_back(std::move(keyed));
+  int64_t bytes = 0;
+  size_t kept = 0;
+  while (kept < results.size()) {
+    bytes += bytes_of(results[results.size() - 1 - kept]);
+    if (kept > 0 && bytes > kMaxResultBytes) break;
+    ++kept;
+  }
+  results.erase(results.begin(), results.end() - static_cast<int64_t>(kept));
   while (results.size() > options_.idempotency_keys) results.erase(results.begin());
 }
 

@@ -131,7 +131,7 @@ class DirectoryObjects final : public Objects {
   };
 
   Status check_folder() const;
-  /// Whether the store still has a folder: in a removed one nothing is found, and nothing kept.
+  /// Whether the store still is the folder of its name: in another one nothing is found, or kept.
   Status check_there() const;
   Result<Descriptor> open_folder(int parent, const char* name, const std::string& where) const;
   int folder(const std::string& name) const;
@@ -185,9 +185,17 @@ Status DirectoryObjects::check_folder() const {
 }
 
 Status DirectoryObjects::check_there() const {
-  struct stat info {};
-  if (::fstat(root_.get(), &info) == 0 && info.st_nlink > 0) return {};
-  return Error{ErrorCode::kIo, "the folder was removed while it was open: start the program anew",
+  struct stat ours {
+  }, named{};
+  bool there = ::fstat(root_.get(), &ours) == 0 && ::stat(path_.c_str(), &named) == 0 &&
+               ours.st_ino == named.st_ino && ours.st_dev == named.st_dev;
+  for (const Descriptor& folder : folders_) {
+    there = there && ::fstat(folder.get(), &ours) == 0 && ours.st_nlink > 0;
+  }
+  if (there) return {};
+  return Error{ErrorCode::kIo,
+               "the folder was removed, moved or replaced while it was open: put it back, or start "
+               "the program anew",
                path_};
 }
 
@@ -267,6 +275,7 @@ Result<std::vector<std::string>> DirectoryObjects::names(const std::string& pref
 
 Result<std::vector<NamedValue>> DirectoryObjects::scan(const std::string& prefix,
                                                        const std::string& after, int limit) {
+  TARN_RETURN_IF_ERROR(check_there());
   TARN_ASSIGN(const std::vector<std::string> all, names(prefix));
   std::vector<NamedValue> rows;
   for (auto at = std::upper_bound(all.begin(), all.end(), after);
@@ -374,6 +383,7 @@ Status DirectoryObjects::update(const Planner& planner) {
   if (const StoreState now = state(); now.read_only) {
     return Error{ErrorCode::kReadOnly, "takes no writes since this failed: " + now.reason, path_};
   }
+  TARN_RETURN_IF_ERROR(check_there());
   FileLock one_process;
   TARN_RETURN_IF_ERROR(one_process.lock(lock_.get(), deadline, path_));
   Reader reader(*this);

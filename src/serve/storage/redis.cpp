@@ -344,7 +344,8 @@ class RedisObjects final : public Objects {
     const auto replies = connection.ask({{"CONFIG", "GET", "appendonly"},
                                          {"CONFIG", "GET", "appendfsync"},
                                          {"CONFIG", "GET", "maxmemory"},
-                                         {"CONFIG", "GET", "maxmemory-policy"}});
+                                         {"CONFIG", "GET", "maxmemory-policy"},
+                                         {"INFO", "persistence"}});
     if (!connection.is_alive()) return;
     for (size_t i = 0; replies.ok() && i < values.size(); ++i) {
       const redisReply& reply = *(*replies)[i];
@@ -352,8 +353,12 @@ class RedisObjects final : public Objects {
     }
     const auto& [file, flush, limit, policy] = values;
     const bool drops = limit != "0" && policy != "noeviction";
+    // The file may be the first one, which holds nothing before it is whole.
+    const std::string info = replies.ok() ? text_of(*replies->back()) : std::string();
+    const bool is_whole = info.find("aof_rewrite_in_progress:0") != std::string::npos &&
+                          info.find("aof_rewrite_scheduled:0") != std::string::npos;
     Durability durability = Durability::kMemory;
-    if (file == "yes" && !drops) {
+    if (file == "yes" && is_whole && !drops) {
       durability = flush == "always" ? Durability::kPower : Durability::kProcess;
     }
     durability_ = durability;

@@ -16,18 +16,18 @@ class WatchedObjects final : public Objects {
 
   Result<MaybeValue> get(const std::string& name) override {
     Result<MaybeValue> value = objects_->get(name);
-    note(value.ok() ? nullptr : &value.error());
+    note(value.ok() ? nullptr : &value.error(), false);
     return value;
   }
   Result<std::vector<NamedValue>> scan(const std::string& prefix, const std::string& after,
                                        int limit) override {
     Result<std::vector<NamedValue>> rows = objects_->scan(prefix, after, limit);
-    note(rows.ok() ? nullptr : &rows.error());
+    note(rows.ok() ? nullptr : &rows.error(), false);
     return rows;
   }
   Status update(const Planner& planner) override {
     Status status = objects_->update(planner);
-    note(status.ok() ? nullptr : &status.error());
+    note(status.ok() ? nullptr : &status.error(), true);
     return status;
   }
 
@@ -43,12 +43,15 @@ class WatchedObjects final : public Objects {
   bool left_over() const override { return objects_->left_over(); }
 
  private:
-  void note(const Error* error) {
-    const bool fails = error != nullptr && error->code == ErrorCode::kIo;
+  void note(const Error* error, bool is_write) {
+    const bool fails = error != nullptr && (error->code == ErrorCode::kIo ||
+                                            (is_write && error->code == ErrorCode::kReadOnly));
     if (!fails && !failing_) return;
     // A place that takes no more writes still answers reads: it is not back.
     if (!fails && objects_->state().read_only) return;
     const std::lock_guard lock(mutex_);
+    if (is_write && (fails || error == nullptr)) write_failed_ = fails;
+    if (!fails && write_failed_) return;
     if (fails) reason_ = name_ + " fails: " + error->message;
     if (failing_.exchange(fails) == fails) return;
     log_message(LogLevel::kWarning, fails ? reason_ : name_ + " is back");
@@ -57,6 +60,7 @@ class WatchedObjects final : public Objects {
   const std::unique_ptr<Objects> objects_;
   const std::string name_;
   std::atomic<bool> failing_{false};
+  bool write_failed_ = false;
   mutable std::mutex mutex_;
   std::string reason_;
 };

@@ -78,7 +78,7 @@ TEST(ApiAccess, LetsPagesOfOneOriginCall) {
   EXPECT_EQ(site.get("/v1/models").header("Access-Control-Allow-Origin"), "https://a.example");
   Site closed(text_model());
   EXPECT_EQ(closed.get("/livez").header("Access-Control-Allow-Origin"), "");
-  EXPECT_EQ(closed.send(ask).status, 405);
+  EXPECT_EQ(closed.send(ask).status, 403);
 }
 
 TEST(ApiModels, SayWhatRuns) {

@@ -365,12 +365,23 @@ TEST_P(ServiceLifeTest, SessionsExpire) {
   create(*server, "long");
   play(*server, turn_of("short", {1}, 1));
   EXPECT_EQ(server->get("short")->expires_ms, clock_.now() + 5000);
-  clock_.advance(5001);
+  ASSERT_TRUE(server->create_session({"unsaved", 1, 5000, SavePolicy::kManual}).ok());
+  clock_.advance(1000);
+  play(*server, turn_of("unsaved", {1}, 1));
+  EXPECT_EQ(server->get("unsaved")->expires_ms, clock_.now() + 5000);
+  clock_.advance(4001);
   while (server->metrics().expired.load() == 0) {
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
   }
+  EXPECT_TRUE(server->get("unsaved")->unsaved);
+  clock_.advance(1000);
+  while (server->metrics().expired.load() < 2) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
   EXPECT_EQ(server->resident_bytes(), 0);  // "long" was never asked for
-  EXPECT_EQ(refused(*server, turn_of("short", {1}, 1)).reason, RefusalReason::kNotFound);
+  for (const char* gone : {"short", "unsaved"}) {
+    EXPECT_EQ(refused(*server, turn_of(gone, {1}, 1)).reason, RefusalReason::kNotFound);
+  }
   EXPECT_EQ(play(*server, turn_of("long", {1}, 1)).result.seq, 2);
 }
 

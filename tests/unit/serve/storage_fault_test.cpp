@@ -77,15 +77,19 @@ TEST_F(StorageFaultTest, AStoreThatWasRemovedUnderItIsNoEmptyStore) {
       EXPECT_TRUE(store->state().failing) << url;
       fs::rename(place.string() + "-aside", place);
       EXPECT_EQ(load(*store), "x");
+      EXPECT_TRUE(save(*store, "x", 1).ok());
       ASSERT_TRUE(fs::copy_file(place, place.string() + "-aside"));
       fs::remove(place);
       fs::rename(place.string() + "-aside", place);  // another file of the same name
     } else {
-      EXPECT_EQ(load(*store), "x");  // only its name has changed
-      fs::remove_all(place.string() + "-aside");
+      EXPECT_EQ(store->list("", 10).error().code, ErrorCode::kIo);
+      fs::rename(place.string() + "-aside", place);
+      EXPECT_EQ(load(*store), "x");
+      EXPECT_TRUE(save(*store, "x", 1).ok());
+      fs::remove_all(place / "s");
     }
     EXPECT_EQ(store->load("a", kModel).error().code, ErrorCode::kIo) << url;
-    EXPECT_EQ(save(*store, "y", 1).error().code, ErrorCode::kIo) << url;
+    EXPECT_EQ(save(*store, "y", 2).error().code, ErrorCode::kIo) << url;
     EXPECT_TRUE(store->state().failing) << url;
     fs::remove_all(place);
     EXPECT_TRUE(save(*open(url), "new", 0).ok()) << url;

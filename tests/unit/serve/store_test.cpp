@@ -97,7 +97,7 @@ TEST_P(StoreTest, RefusesWhatCannotBeASession) {
     EXPECT_EQ(code_of(store_->fork("a", 1, id)), ErrorCode::kInvalidArgument);
     EXPECT_EQ(code_of(store_->rollback(id, 1)), ErrorCode::kInvalidArgument);
     EXPECT_EQ(code_of(store_->acquire_lease(id, "me", 5)), ErrorCode::kInvalidArgument);
-    EXPECT_EQ(code_of(store_->renew_lease(id, 1, 5)), ErrorCode::kInvalidArgument);
+    EXPECT_EQ(code_of(store_->renew_lease(id, 1, 5, true)), ErrorCode::kInvalidArgument);
     EXPECT_EQ(code_of(store_->release_lease(id, 1)), ErrorCode::kInvalidArgument);
   }
   SaveRequest bad = request("a", "x", 0);
@@ -271,10 +271,11 @@ TEST_P(StoreTest, AnExpiredLeaseIsFencedByTheNextOne) {
   const auto late = store_->save(request("a", "late", 2, slow->fencing_token));
   ASSERT_FALSE(late.ok());
   EXPECT_EQ(late.error().where, kLeaseConflict);
-  EXPECT_EQ(store_->renew_lease("a", slow->fencing_token, 10).error().code, ErrorCode::kConflict);
+  EXPECT_EQ(store_->renew_lease("a", slow->fencing_token, 10, true).error().code,
+            ErrorCode::kConflict);
   EXPECT_EQ(store_->release_lease("a", slow->fencing_token).error().code, ErrorCode::kConflict);
   clock_.advance(8'000);
-  const auto renewed = store_->renew_lease("a", quick->fencing_token, 10);
+  const auto renewed = store_->renew_lease("a", quick->fencing_token, 10, true);
   ASSERT_TRUE(renewed.ok());
   EXPECT_EQ(renewed->until_ms, clock_.now() + 10000);
   EXPECT_EQ(renewed->fencing_token, quick->fencing_token);
@@ -303,6 +304,46 @@ TEST_P(StoreTest, ARemovedSessionIsNotRevivedByALateWriter) {
   EXPECT_EQ(objects("s/").size(), 1);
   EXPECT_EQ(*store_->expire(clock_.now() + options_.tombstone_ms), 0);
   EXPECT_TRUE(objects("s/").empty());
+}
+
+TEST_P(StoreTest, AWriterWithoutLeaseVoidsThoseThatEnded) {
+  const std::vector<std::function<Status()>> writes = {
+      [&]() -> Status {
+        save("a", "two", store_->info("a")->seq);
+        return {};
+      },
+      [&]() -> Status {
+        TARN_RETURN_IF_ERROR(store_->rollback("a", store_->info("a")->seq));
+        return {};
+      },
+      [&] { return store_->remove("a"); }};
+  for (const auto& write : writes) {
+    save("a", "one", 0);
+    const auto slow = store_->acquire_lease("a", "slow", 5);
+    ASSERT_TRUE(slow.ok());
+    clock_.advance(6000);
+    ASSERT_TRUE(write().ok());
+    EXPECT_EQ(store_->renew_lease("a", slow->fencing_token, 5, false).error().code,
+              ErrorCode::kConflict);
+    EXPECT_TRUE(store_->acquire_lease("a", "quick", 1).ok());
+    clock_.advance(2000);
+    if (store_->info("a").ok()) {
+      ASSERT_TRUE(store_->remove("a").ok());
+    }
+  }
+}
+
+TEST_P(StoreTest, ARenewalIsAUseIfItIsMeantAsOne) {
+  SaveRequest timed = request("a", "x", 0);
+  timed.ttl_ms = 1000;
+  ASSERT_TRUE(store_->save(timed).ok());
+  const auto lease = store_->acquire_lease("a", "me", 30);
+  const int64_t expires = store_->info("a")->expires_ms;
+  clock_.advance(500);
+  ASSERT_TRUE(store_->renew_lease("a", lease->fencing_token, 30, false).ok());
+  EXPECT_EQ(store_->info("a")->expires_ms, expires);
+  ASSERT_TRUE(store_->renew_lease("a", lease->fencing_token, 30, true).ok());
+  EXPECT_EQ(store_->info("a")->expires_ms, expires + 500);
 }
 
 TEST_P(StoreTest, ARemovedSessionHasNoLease) {
