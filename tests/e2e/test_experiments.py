@@ -86,7 +86,9 @@ def serving(suite):
                              "--results", out], capture_output=True, text=True, check=False)
     suite.expect(result.returncode == 0, f"serving: exit {result.returncode}: {result.stderr[-500:]}")
     rows = {path.stem: json.loads(path.read_text())["result"] for path in (out / "results").glob("*.json")}
-    suite.expect(len(rows) == 6, f"serving: {sorted(rows)}")
+    suite.expect(len(rows) == 7, f"serving: {sorted(rows)}")
+    waited = rows.get("a-server-of-text-bytes-5-064-streams-of-which-64-run", {})
+    suite.expect((waited.get("requests"), waited.get("wrong"), waited.get("errors")) == (40, 0, {}), f"serving: {waited}")
     for name in ("mnist-linear", "mnist-linear-in-SQLite", "text-bytes"):
         suite.expect(rows.get(name, {}).get("different") == 0, f"serving: {name}: {rows.get(name)}")
 
