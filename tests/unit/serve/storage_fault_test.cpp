@@ -14,6 +14,7 @@
 #include <memory>
 #include <string>
 
+#include "serve/session_store.h"
 #include "serve/storage/objects.h"
 #include "serve/store.h"
 #include "unit/serve/failing_vfs.h"
@@ -65,6 +66,48 @@ class StorageFaultTest : public testing::Test {
   fs::path folder_;
   StoreOptions options_;
 };
+
+/// Answers reads, and writes only while `takes_writes`, as a database that became a replica.
+class Replica final : public Objects {
+ public:
+  Replica(const bool* takes_writes, ErrorCode code) : takes_writes_(takes_writes), code_(code) {}
+  Result<MaybeValue> get(const std::string& name) override { return objects_->get(name); }
+  Result<std::vector<NamedValue>> scan(const std::string& prefix, const std::string& after,
+                                       int limit) override {
+    return objects_->scan(prefix, after, limit);
+  }
+  Status update(const Planner& planner) override {
+    if (*takes_writes_) return objects_->update(planner);
+    return Error{code_, "is a replica", "store"};
+  }
+  Durability durability() const override { return objects_->durability(); }
+
+ private:
+  const std::unique_ptr<Objects> objects_ = open_memory_objects();
+  const bool* takes_writes_;
+  ErrorCode code_;
+};
+
+TEST_F(StorageFaultTest, APlaceThatTakesNoWritesFailsUntilItTakesOne) {
+  for (const ErrorCode code : {ErrorCode::kReadOnly, ErrorCode::kIo}) {
+    bool takes_writes = true;
+    const auto store = *make_session_store(
+        watch_objects(std::make_unique<Replica>(&takes_writes, code), "test"), options_);
+    ASSERT_TRUE(save(*store, "x", 0).ok());
+    EXPECT_FALSE(store->state().failing);
+    takes_writes = false;
+    EXPECT_EQ(save(*store, "y", 1).error().code, code);
+    EXPECT_EQ(load(*store), "x");
+    EXPECT_TRUE(store->state().failing);
+    takes_writes = true;
+    EXPECT_EQ(load(*store), "x");
+    EXPECT_TRUE(store->state().failing);  // nothing shows that it takes writes
+    EXPECT_EQ(save(*store, "z", 7).error().code, ErrorCode::kConflict);
+    EXPECT_TRUE(store->state().failing);
+    EXPECT_TRUE(store->acquire_lease("probe", "me", 1).ok());
+    EXPECT_FALSE(store->state().failing);
+  }
+}
 
 TEST_F(StorageFaultTest, AStoreThatWasRemovedUnderItIsNoEmptyStore) {
   for (const std::string& url : {directory(), sqlite()}) {
