@@ -162,6 +162,26 @@ TEST_P(ServiceTest, ACancelledTurnLeavesTheSessionAndFreesTheLease) {
   EXPECT_EQ(stored("a"), digest(alone.snapshot()));
 }
 
+TEST_P(ServiceTest, LargeResultsBehindTheNewestAreForgotten) {
+  model_ = text_model();
+  const auto server = service();
+  create(*server, "a");
+  const auto keyed = [&](const std::string& key) {
+    SessionTurn turn = turn_of("a", random_tokens(2, 1, 256), 1200);
+    turn.idempotency_key = key;
+    turn.request.log_probs = kMaxLogProbs;  // some 420 KB
+    return turn;
+  };
+  for (const char* key : {"1", "2", "3", "4"})
+    EXPECT_FALSE(play(*server, keyed(key)).result.replayed);
+  const auto record = place_->store(store_options_)->load("a", model_->fingerprint());
+  ASSERT_TRUE(record.ok());
+  EXPECT_LT(record->payload.size(), 2 << 20);
+  EXPECT_TRUE(play(*server, keyed("4")).result.replayed);
+  EXPECT_TRUE(play(*server, keyed("3")).result.replayed);
+  EXPECT_FALSE(play(*server, keyed("1")).result.replayed);
+}
+
 TEST_P(ServiceTest, ARepeatedKeyIsAnsweredAndNotApplied) {
   model_ = text_model();
   options_.idempotency_keys = 2;
