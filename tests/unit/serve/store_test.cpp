@@ -323,7 +323,7 @@ TEST_P(StoreTest, AWriterWithoutLeaseVoidsThoseThatEnded) {
     ASSERT_TRUE(slow.ok());
     clock_.advance(6000);
     ASSERT_TRUE(write().ok());
-    EXPECT_EQ(store_->renew_lease("a", slow->fencing_token, 5, false).error().code,
+    EXPECT_EQ(code_of(store_->renew_lease("a", slow->fencing_token, 5, false)),
               ErrorCode::kConflict);
     EXPECT_TRUE(store_->acquire_lease("a", "quick", 1).ok());
     clock_.advance(2000);
