@@ -323,8 +323,9 @@ TEST_P(StoreTest, AWriterWithoutLeaseVoidsThoseThatEnded) {
     ASSERT_TRUE(slow.ok());
     clock_.advance(6000);
     ASSERT_TRUE(write().ok());
-    EXPECT_EQ(code_of(store_->renew_lease("a", slow->fencing_token, 5, false)),
-              ErrorCode::kConflict);
+    const auto renewed = store_->renew_lease("a", slow->fencing_token, 5, false);
+    ASSERT_FALSE(renewed.ok());
+    EXPECT_EQ(renewed.error().code, ErrorCode::kConflict);
     EXPECT_TRUE(store_->acquire_lease("a", "quick", 1).ok());
     clock_.advance(2000);
     if (store_->info("a").ok()) {
