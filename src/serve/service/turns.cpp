@@ -27,7 +27,7 @@ Refusal refusal_of(const Error& error) {
   }
 }
 
-/// Of all results of a session but the newest: its every version has them.
+/// Of a session's results, which its every version has; the newest is kept however large it is.
 constexpr int64_t kMaxResultBytes = int64_t{1} << 20;
 
 /// About what a result takes, in memory and in versions.
