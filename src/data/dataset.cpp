@@ -33,7 +33,7 @@ SequenceDataset generated(const DataSpec& spec, Split split) {
   dataset.spec = spec;
   dataset.split = split;
   dataset.count = split == Split::kTrain ? spec.epoch_sequences
-                                         : std::min<int64_t>(spec.epoch_sequences, 2'048);
+                                         : std::min(spec.epoch_sequences, spec.held_out_sequences);
   dataset.length = sequence_shape(spec).length;
   dataset.vocabulary = sequence_shape(spec).vocabulary;
   return dataset;

@@ -50,8 +50,9 @@ struct DataSpec {
   int64_t fillers = 1;
   int64_t min_filler = 0;
   int64_t max_filler = 0;
-  /// copy, recall: sequences per epoch.
+  /// copy, recall: sequences per epoch; of the valid and of the test split, at most as many.
   int64_t epoch_sequences = 65'536;
+  int64_t held_out_sequences = 2'048;
   /// an4_mfcc: every that many-th of the training speakers is in the valid split instead.
   int64_t holdout_speakers = 10;
   /// an4_mfcc, audio: utterances of one speaker are joined until they have that many frames; 0: they are

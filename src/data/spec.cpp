@@ -23,11 +23,17 @@ void read_text_keys(JsonReader& reader, DataSpec& spec) {
   }
 }
 
+void read_counts(JsonReader& reader, DataSpec& spec) {
+  constexpr int64_t kMost = 1 << 30;
+  spec.epoch_sequences = reader.integer("epoch_sequences", 1, kMost, spec.epoch_sequences);
+  spec.held_out_sequences = reader.integer("held_out_sequences", 1, kMost, spec.held_out_sequences);
+}
+
 void read_copy_keys(JsonReader& reader, DataSpec& spec) {
   spec.symbols = reader.integer("symbols", 2, 250, spec.symbols);
   spec.max_symbols = reader.integer("max_symbols", 1, kMaxLength / 4, spec.max_symbols);
   spec.min_symbols = reader.integer("min_symbols", 1, spec.max_symbols, spec.min_symbols);
-  spec.epoch_sequences = reader.integer("epoch_sequences", 1, 1 << 30, spec.epoch_sequences);
+  read_counts(reader, spec);
 }
 
 constexpr int64_t kMostFrames = 1'000'000;
@@ -52,7 +58,7 @@ void read_recall_keys(JsonReader& reader, DataSpec& spec) {
   spec.min_pairs = reader.integer("min_pairs", 1, spec.max_pairs, spec.min_pairs);
   spec.max_filler = reader.integer("max_filler", 0, kMaxLength / 4, spec.max_filler);
   spec.min_filler = reader.integer("min_filler", 0, spec.max_filler, spec.min_filler);
-  spec.epoch_sequences = reader.integer("epoch_sequences", 1, 1 << 30, spec.epoch_sequences);
+  read_counts(reader, spec);
   if (const int64_t symbols = sequence_shape(spec).vocabulary; symbols > kMostSymbols) {
     reader.fail("keys", "with values, fillers and the padding there are " +
                             std::to_string(symbols) + " symbols, at most " +
@@ -98,6 +104,7 @@ Json to_json(const DataSpec& spec) {
       json.set("min_symbols", spec.min_symbols);
       json.set("max_symbols", spec.max_symbols);
       json.set("epoch_sequences", spec.epoch_sequences);
+      json.set("held_out_sequences", spec.held_out_sequences);
       break;
     case DataKind::kRecall:
       json.set("keys", spec.keys);
@@ -108,6 +115,7 @@ Json to_json(const DataSpec& spec) {
       json.set("min_filler", spec.min_filler);
       json.set("max_filler", spec.max_filler);
       json.set("epoch_sequences", spec.epoch_sequences);
+      json.set("held_out_sequences", spec.held_out_sequences);
       break;
     case DataKind::kAn4Mfcc:
       json.set("holdout_speakers", spec.holdout_speakers);

@@ -178,6 +178,20 @@ TEST_F(DataTest, CopySequencesRepeatTheirSymbolsAndCountOnlyTheCopy) {
   EXPECT_FALSE(std::equal(first, first + 19, second));
 }
 
+TEST(Generated, HeldOutSplitsHaveTheSequencesAskedForButNoMoreThanAnEpoch) {
+  for (const DataKind kind : {DataKind::kCopy, DataKind::kRecall}) {
+    DataSpec spec;
+    spec.kind = kind;
+    EXPECT_EQ(load(spec, "", Split::kTest)->count, 2'048);
+    spec.held_out_sequences = 5'000;
+    EXPECT_EQ(load(spec, "", Split::kTest)->count, 5'000);
+    EXPECT_EQ(load(spec, "", Split::kValid)->count, 5'000);
+    EXPECT_EQ(load(spec, "", Split::kTrain)->count, 65'536);
+    spec.epoch_sequences = 7;
+    EXPECT_EQ(load(spec, "", Split::kTest)->count, 7);
+  }
+}
+
 TEST(Generated, AFolderIsRefused) {
   for (const DataKind kind : {DataKind::kCopy, DataKind::kRecall}) {
     DataSpec spec;
@@ -318,7 +332,7 @@ TEST(DataSpec, RoundTripsAndNamesUnknownKeys) {
       const char* text :
       {R"({"kind":"mnist","holdout":7})", R"({"kind":"cifar10"})",
        R"({"kind":"text_bytes","file":"a.txt","length":64})", R"({"kind":"copy","symbols":4})",
-       R"({"kind":"recall","keys":9,"values":7,"fillers":3,"min_pairs":2,"max_pairs":8,"min_filler":1,"max_filler":5,"epoch_sequences":11})"}) {
+       R"({"kind":"recall","keys":9,"values":7,"fillers":3,"min_pairs":2,"max_pairs":8,"min_filler":1,"max_filler":5,"epoch_sequences":11,"held_out_sequences":3})"}) {
     const auto json = parse_json(text, "test");
     ASSERT_TRUE(json.ok());
     const auto spec = parse_data_spec(*json, "data");
