@@ -68,6 +68,43 @@ int64_t rows_spanned(const kernels::Sequences& sequences) {
   return rows;
 }
 
+/// The states of sequences from `first` on.
+template <class T>
+struct LaterStates {
+  LaterStates(const StateRefs<T>& all, int64_t first) : any(static_cast<bool>(all)) {
+    for (size_t j = 0; any && j < 3; ++j) tensors[j] = all.tensors[j] + first;
+  }
+  StateRefs<T> refs() const { return {{tensors, any ? 3u : 0u}}; }
+
+  bool any;
+  T* const* tensors[3] = {};
+};
+
+/// Calls body(first, count) for groups of sequences of about 1,024 rows together: what a round sorts
+/// is read again while it is near.
+template <class Body>
+void for_each_group(const kernels::Sequences& sequences, const Body& body) {
+  constexpr int64_t kGroupRows = 1024;
+  for (int64_t first = 0; first < sequences.count;) {
+    int64_t count = 0;
+    for (int64_t rows = 0; first + count < sequences.count; ++count) {
+      rows += sequences.length[first + count];
+      if (count > 0 && rows > kGroupRows) break;
+    }
+    body(first, count);
+    first += count;
+  }
+}
+
+OpArgs<float> group_args(const OpArgs<float>& all, int64_t first, int64_t count,
+                         const LaterStates<float>& state) {
+  OpArgs<float> args = all;
+  args.sequences = {count, all.sequences.begin + first, all.sequences.length + first};
+  if (all.positions != nullptr) args.positions = all.positions + first;
+  args.state = state.refs();
+  return args;
+}
+
 /// Gradients of all tokens so far, [tokens, H, K or V] per sequence.
 struct TokenGradients {
   float* k = nullptr;
@@ -162,9 +199,7 @@ void write_initial_gradients(const OpBackwardArgs& args, const Tokens* tokens,
   }
 }
 
-}  // namespace
-
-void chunk_forward(const OpArgs<float>& args) noexcept {
+void forward_group(const OpArgs<float>& args) {
   const Config& config = config_of(args.config);
   Arena& arena = *args.arena;
   ArenaScope scope(arena);
@@ -185,7 +220,7 @@ void chunk_forward(const OpArgs<float>& args) noexcept {
   });
 }
 
-void chunk_backward(const OpBackwardArgs& args) noexcept {
+void backward_group(const OpBackwardArgs& args) {
   const OpArgs<float>& forward = args.forward;
   const Config& config = config_of(forward.config);
   ArenaScope scope(*forward.arena);
@@ -209,6 +244,28 @@ void chunk_backward(const OpBackwardArgs& args) noexcept {
     for (int64_t c = 0; c < config.value_dim; ++c) dv[c] += args.dout.at(row, h)[c];
   });
   if (args.dinitial) write_initial_gradients(args, tokens, gradients);
+}
+
+}  // namespace
+
+void chunk_forward(const OpArgs<float>& args) noexcept {
+  for_each_group(args.sequences, [&](int64_t first, int64_t count) {
+    const LaterStates<float> state(args.state, first);
+    forward_group(group_args(args, first, count, state));
+  });
+}
+
+void chunk_backward(const OpBackwardArgs& args) noexcept {
+  for_each_group(args.forward.sequences, [&](int64_t first, int64_t count) {
+    const LaterStates<float> state(args.forward.state, first);
+    const LaterStates<const float> dfinal(args.dfinal, first);
+    const LaterStates<float> dinitial(args.dinitial, first);
+    OpBackwardArgs group = args;
+    group.forward = group_args(args.forward, first, count, state);
+    group.dfinal = dfinal.refs();
+    group.dinitial = dinitial.refs();
+    backward_group(group);
+  });
 }
 
 }  // namespace tarn::mixers::lsh_attention

@@ -19,9 +19,9 @@ inline const Config& config_of(const MixerConfig* config) {
   return static_cast<const Config&>(*config);
 }
 
-/// argmax of (x·R, −x·R): the bucket of x in one round; the first of equal ones. In f32 in a fixed
-/// order of sums, so that all forms agree. Cost: 2·K·num_buckets/2.
-int64_t bucket_of(const Config& config, int64_t round, const float* x);
+/// argmax of [x·R ; −x·R]: the buckets of rows in one round (kernels/hash.h), the same in all forms.
+void buckets_of(const Config& config, int64_t round, int64_t rows, kernels::Rows<const float> x,
+                int32_t* bucket) noexcept;
 
 /// Length that a key is divided by.
 template <class T>
@@ -36,8 +36,8 @@ T key_norm(int64_t size, const T* x);
 void recurrent_forward(const OpArgs<double>& args);
 
 /// The same in f32: tokens sorted by bucket, blocks of queries of one bucket against its keys.
-/// O(T·rounds·chunk·(K + V)) per head; scratch: the sorted tokens of one round. A sequence of one
-/// token looks for its bucket from the latest token backwards.
+/// O(T·rounds·chunk·(K + V)) per head; scratch: the sorted tokens of one round, of one sequence or of
+/// some 1,024 rows. A sequence of one token looks for its bucket from the latest token backwards.
 void chunk_forward(const OpArgs<float>& args) noexcept;
 
 /// Gradient of chunk_forward; buckets are constants.

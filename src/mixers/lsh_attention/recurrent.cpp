@@ -1,32 +1,16 @@
 #include <algorithm>
 #include <cmath>
 
+#include "kernels/hash.h"
 #include "mixers/lsh_attention/lsh_attention.h"
 
 namespace tarn::mixers::lsh_attention {
 
-int64_t bucket_of(const Config& config, int64_t round, const float* x) {
+void buckets_of(const Config& config, int64_t round, int64_t rows, kernels::Rows<const float> x,
+                int32_t* bucket) noexcept {
   const int64_t half = config.num_buckets / 2;
-  const float* rotation = config.rotations.data() + round * config.key_dim * half;
-  constexpr int64_t kColumns = 64;
-  float best = 0.0f;
-  int64_t bucket = -1;
-  // The largest |x·R| of each sign; −x·R comes after all of x·R, so on a tie x·R wins.
-  for (int64_t first = 0; first < half; first += kColumns) {
-    const int64_t columns = std::min(kColumns, half - first);
-    float sums[kColumns] = {};
-    for (int64_t i = 0; i < config.key_dim; ++i) {
-      const float* row = rotation + i * half + first;
-      for (int64_t c = 0; c < columns; ++c) sums[c] += x[i] * row[c];
-    }
-    for (int64_t c = 0; c < columns; ++c) {
-      const float size = std::abs(sums[c]);
-      if (bucket >= 0 && !(size > best)) continue;
-      best = size;
-      bucket = sums[c] >= 0.0f ? first + c : half + first + c;
-    }
-  }
-  return bucket;
+  kernels::largest_projections(rows, config.key_dim, half, x,
+                               config.rotations.data() + round * config.key_dim * half, bucket);
 }
 
 template <class T>
@@ -72,8 +56,9 @@ void recurrent_forward(const OpArgs<double>& args) {
           const auto bucket = [&](int64_t token) {
             return state[2] + (token * config.rounds + round) * heads + h;
           };
-          const int64_t own_bucket = bucket_of(config, round, rounded.data());
-          *bucket(t) = static_cast<double>(own_bucket);
+          int32_t own_bucket = 0;
+          buckets_of(config, round, 1, {rounded.data(), 0}, &own_bucket);
+          *bucket(t) = own_bucket;
           int64_t found = 0;
           for (int64_t j = t - 1; j >= 0 && found < config.chunk; --j) {
             if (std::llround(*bucket(j)) != own_bucket) continue;

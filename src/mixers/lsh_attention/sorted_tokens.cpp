@@ -23,9 +23,18 @@ void append_tokens(const OpArgs<float>& args, int64_t sequence, int64_t head, co
     for (int64_t c = 0; c < config.key_dim; ++c) k[c] = q[c] / norm;
     std::copy_n(args.inputs[1].at(row, head), config.value_dim,
                 all.v + (token * heads + head) * config.value_dim);
+  }
+  constexpr int64_t kRows = 64;
+  int32_t buckets[kRows];
+  for (int64_t first = 0; first < all.length; first += kRows) {
+    const int64_t rows = std::min(kRows, all.length - first);
+    const float* q = args.inputs[0].at(args.sequences.begin[sequence] + first, head);
+    float* to = all.bucket + (all.seen + first) * config.rounds * heads + head;
     for (int64_t round = 0; round < config.rounds; ++round) {
-      all.bucket[(token * config.rounds + round) * heads + head] =
-          static_cast<float>(bucket_of(config, round, q));
+      buckets_of(config, round, rows, {q, args.inputs[0].row_stride}, buckets);
+      for (int64_t r = 0; r < rows; ++r) {
+        to[(r * config.rounds + round) * heads] = static_cast<float>(buckets[r]);
+      }
     }
   }
 }

@@ -14,6 +14,7 @@ namespace {
 using conformance::Harness;
 using conformance::Outcome;
 using conformance::Problem;
+using conformance::same_bits;
 
 const MixerDef& definition() { return **find_mixer("lsh_attention", "test"); }
 
@@ -82,9 +83,54 @@ TEST(LshAttention, BucketIsTheLargestSignedProjection) {
         projections.push_back(b < 70 ? sum : -sum);
       }
       const auto largest = std::max_element(projections.begin(), projections.end());
-      EXPECT_EQ(bucket_of(config, round, x), largest - projections.begin());
-      float opposite[3] = {-x[0], -x[1], -x[2]};
-      EXPECT_EQ(bucket_of(config, round, opposite), (bucket_of(config, round, x) + 70) % 140);
+      int32_t bucket[2];
+      const float both[6] = {x[0], x[1], x[2], -x[0], -x[1], -x[2]};
+      buckets_of(config, round, 2, {both, 3}, bucket);
+      EXPECT_EQ(bucket[0], largest - projections.begin());
+      EXPECT_EQ(bucket[1], (bucket[0] + 70) % 140);
+    }
+  }
+}
+
+TEST(LshAttention, SequencesOfOtherGroupsChangeNoBit) {
+  // 500 + 600 rows are more than a group holds, 600 + 3 + 2 are not, and 1,200 are a group alone.
+  const Harness harness(definition(), R"({"num_heads": 2, "key_dim": 3, "value_dim": 2, "rounds": 2,
+                                          "num_buckets": 6, "chunk": 5})");
+  const Problem all = harness.make_problem({{500, 600, 3, 2, 1200}, {7, 0, 4, 0, 9}, 0}, 5, true);
+  Philox rng{8, 0, 0};
+  const auto draw = [&](size_t size) {
+    std::vector<float> values(size);
+    for (float& value : values) value = rng.next_normal();
+    return values;
+  };
+  const std::vector<float> dout = draw(static_cast<size_t>(all.rows * harness.out_width()));
+  const Outcome<float> got = harness.run(definition().chunk, all, 0);
+  conformance::StateValues<float> dfinal = got.state;
+  for (auto& tensor : dfinal) {
+    for (auto& values : tensor) values = draw(values.size());
+  }
+  const conformance::Gradients gradients = harness.gradient(all, dout, dfinal);
+  for (size_t i = 0; i < all.begins.size(); ++i) {
+    SCOPED_TRACE(i);
+    Problem one = all;
+    one.begins = {all.begins[i]};
+    one.layout.lengths = {all.layout.lengths[i]};
+    one.layout.prefixes = {all.layout.prefixes[i]};
+    for (auto& tensor : one.state) tensor = {tensor[i]};
+    conformance::StateValues<float> own_dfinal = dfinal;
+    for (auto& tensor : own_dfinal) tensor = {tensor[i]};
+    const auto own_rows = [&](const std::vector<float>& values, int64_t width) {
+      const auto first = values.begin() + all.begins[i] * width;
+      return std::vector<float>(first, first + all.layout.lengths[i] * width);
+    };
+    const Outcome<float> want = harness.run(definition().chunk, one, 0);
+    const conformance::Gradients own = harness.gradient(one, dout, own_dfinal);
+    EXPECT_EQ(own_rows(got.out, harness.out_width()), own_rows(want.out, harness.out_width()));
+    EXPECT_TRUE(
+        same_bits(own_rows(gradients.dinputs, all.width), own_rows(own.dinputs, all.width)));
+    for (size_t j = 0; j < want.state.size(); ++j) {
+      EXPECT_TRUE(same_bits(got.state[j][i], want.state[j][0]));
+      EXPECT_TRUE(same_bits(gradients.dinitial[j][i], own.dinitial[j][0]));
     }
   }
 }
