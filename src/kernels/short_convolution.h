@@ -36,7 +36,7 @@ struct ConvolutionGradients {
 
 /// Gradient of convolution_forward. `initial`: the state before the call (null: zeros); `dfinal`: the
 /// gradient that arrives at the state after it (null: zeros). Sums run over the tokens in order.
-/// Scratch per thread: 32 floats per token of the longest sequence.
+/// Scratch: 3·W·channels floats.
 void convolution_backward(const ConvolutionProblem& problem, Heads<const float> x,
                           const float* const* initial, Heads<const float> dy,
                           const float* const* dfinal, const ConvolutionGradients& gradients,

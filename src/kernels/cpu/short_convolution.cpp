@@ -14,8 +14,10 @@
 namespace tarn::kernels {
 #ifndef TARN_KERNELS_CPU_SHORT_CONVOLUTION_CALL
 #define TARN_KERNELS_CPU_SHORT_CONVOLUTION_CALL
-/// Channels that are worked on together: what the gradient keeps per token is one such row.
+/// Channels that a thread takes at least, and at most together, so that a row of all that the
+/// gradient touches stays near.
 constexpr int64_t kBlockChannels = 32;
+constexpr int64_t kMostChannels = 1024;
 
 struct ConvolutionForward {
   const ConvolutionProblem& problem;
@@ -98,58 +100,75 @@ HWY_INLINE float* gradient_row(const ConvolutionBackward& call, int64_t i, int64
   return call.gradients.dinitial[i] + (call.problem.width - 1 + t) * call.problem.channels;
 }
 
-/// One vector of channels of one sequence. `dsums` [length, kBlockChannels]: gradients of the sums.
-template <class Load, class Store>
-HWY_INLINE void backward_vector(const ConvolutionBackward& call, int64_t i, int64_t c,
-                                const Load& load, const Store& store, float* dsums) {
+/// Gradients of token t's sums, to `dsums`, and what they give to the weights and the bias.
+HWY_INLINE void backward_sums(const ConvolutionBackward& call, int64_t i, int64_t t, int64_t first,
+                              int64_t count, float* dsums) {
   const ConvolutionProblem& problem = call.problem;
-  const F32 d;
-  const int64_t width = problem.width;
-  const int64_t kept = width - 1;
-  const int64_t length = problem.sequences.length[i];
   const float* state = call.initial != nullptr ? call.initial[i] : nullptr;
-  for (int64_t t = 0; t < length; ++t) {
+  const float* dy = call.dy.at(problem.sequences.begin[i] + t, 0);
+  for_each_vector(count, [&](int64_t offset, const auto& load, const auto& store) HWY_ATTR {
+    const int64_t c = first + offset;
     const VecF32 sum = convolve(problem, call.x, state, call.taps, i, t, c, load);
-    const float* dy = call.dy.at(problem.sequences.begin[i] + t, 0) + c;
-    const VecF32 dsum = hn::Mul(load(dy), slope_of<GateFunction::kSilu>(sum));
-    hn::StoreU(dsum, d, dsums + t * kBlockChannels);
+    const VecF32 dsum = hn::Mul(load(dy + c), slope_of<GateFunction::kSilu>(sum));
+    store(dsum, dsums + c);
     if (call.gradients.dbias != nullptr) {
       float* dbias = call.gradients.dbias + c;
       store(hn::Add(load(dbias), dsum), dbias);
     }
-    for (int64_t w = 0; w < width; ++w) {
-      const float* row = input_row(problem, call.x, state, i, t - kept + w);
+    for (int64_t w = 0; w < problem.width; ++w) {
+      const float* row = input_row(problem, call.x, state, i, t - problem.width + 1 + w);
       if (row == nullptr) continue;
       float* dtap = call.dtaps + w * problem.channels + c;
       store(hn::MulAdd(dsum, load(row + c), load(dtap)), dtap);
     }
-  }
-  for (int64_t t = -kept; t < length; ++t) {
-    float* to = gradient_row(call, i, t);
-    if (to == nullptr) continue;
-    // Input t is tap w of token t + kept − w; and it may be part of the final state.
-    const int64_t place = t - (length - kept);
-    VecF32 sum = hn::Zero(d);
-    if (call.dfinal != nullptr && place >= 0) {
-      sum = load(call.dfinal[i] + place * problem.channels + c);
-    }
-    for (int64_t w = width - 1; w >= 0; --w) {
-      const int64_t token = t + kept - w;
-      if (token < 0 || token >= length) continue;
-      sum = hn::MulAdd(hn::LoadU(d, dsums + token * kBlockChannels),
-                       load(call.taps + w * problem.channels + c), sum);
-    }
-    store(sum, to + c);
-  }
+  });
 }
 
+/// Gradient of input t: it is tap w of token t + W − 1 − w, and it may be part of the final state.
+/// `dsums` [W, channels] holds what backward_sums gave for tokens t … t + W − 1, each at its number
+/// modulo W.
+HWY_INLINE void backward_input(const ConvolutionBackward& call, int64_t i, int64_t t, int64_t first,
+                               int64_t count, const float* dsums) {
+  float* to = gradient_row(call, i, t);
+  if (to == nullptr) return;
+  const ConvolutionProblem& problem = call.problem;
+  const int64_t kept = problem.width - 1;
+  const int64_t length = problem.sequences.length[i];
+  const int64_t place = t - (length - kept);
+  const float* dfinal =
+      call.dfinal != nullptr && place >= 0 ? call.dfinal[i] + place * problem.channels : nullptr;
+  const int64_t begin = std::max<int64_t>(t, 0);
+  const int64_t end = std::min(t + problem.width, length);
+  const int64_t first_slot = begin % problem.width;
+  for_each_vector(count, [&](int64_t offset, const auto& load, const auto& store) HWY_ATTR {
+    const int64_t c = first + offset;
+    VecF32 sum = dfinal != nullptr ? load(dfinal + c) : hn::Zero(F32());
+    int64_t slot = first_slot;
+    for (int64_t token = begin; token < end; ++token) {
+      const float* dsum = dsums + slot * problem.channels;
+      const float* tap = call.taps + (t + kept - token) * problem.channels;
+      sum = hn::MulAdd(load(dsum + c), load(tap + c), sum);
+      slot = slot + 1 < problem.width ? slot + 1 : 0;
+    }
+    store(sum, to + c);
+  });
+}
+
+/// All channels of a token before the next token: rows are read as they lie in memory, and the sums
+/// of a weight are far apart.
 void backward_channels_impl(const ConvolutionBackward& call, int64_t first, int64_t count,
                             float* dsums) {
-  static_assert(kBlockChannels % kLanes == 0);
-  for (int64_t i = 0; i < call.problem.sequences.count; ++i) {
-    for_each_vector(count, [&](int64_t c, const auto& load, const auto& store) HWY_ATTR {
-      backward_vector(call, i, first + c, load, store, dsums + c);
-    });
+  const ConvolutionProblem& problem = call.problem;
+  const int64_t kept = problem.width - 1;
+  for (int64_t i = 0; i < problem.sequences.count; ++i) {
+    const int64_t length = problem.sequences.length[i];
+    for (int64_t t = 0; t < length + kept; ++t) {
+      if (t < length) {
+        float* row = dsums + t % problem.width * problem.channels;
+        backward_sums(call, i, t, first, count, row);
+      }
+      backward_input(call, i, t - kept, first, count, dsums);
+    }
   }
 }
 
@@ -195,22 +214,17 @@ void convolution_backward(const ConvolutionProblem& problem, Heads<const float> 
                           const float* const* dfinal, const ConvolutionGradients& gradients,
                           Arena& arena) noexcept {
   ArenaScope scope(arena);
-  int64_t longest = 0;
-  for (int64_t i = 0; i < problem.sequences.count; ++i) {
-    longest = std::max(longest, problem.sequences.length[i]);
-  }
-  const int64_t threads = problem.pool != nullptr ? problem.pool->num_threads() : 1;
-  float* dsums = arena.alloc<float>(threads * longest * kBlockChannels);
+  // Threads have channels of their own in it.
+  float* dsums = arena.alloc<float>(problem.width * problem.channels);
   float* dtaps = arena.alloc<float>(problem.width * problem.channels);
   std::fill_n(dtaps, problem.width * problem.channels, 0.0f);
   const ConvolutionBackward call{
       problem, x, initial, dy, dfinal, gradients, transposed(problem, arena), dtaps};
-  const auto body = [&](int64_t begin, int64_t end, int thread) {
-    float* own = dsums + thread * longest * kBlockChannels;
-    for (int64_t block = begin; block < end; ++block) {
-      const int64_t first = block * kBlockChannels;
-      const int64_t count = std::min(kBlockChannels, problem.channels - first);
-      HWY_DYNAMIC_DISPATCH(backward_channels_impl)(call, first, count, own);
+  const auto body = [&](int64_t begin, int64_t end, int) {
+    const int64_t last = std::min(end * kBlockChannels, problem.channels);
+    for (int64_t first = begin * kBlockChannels; first < last; first += kMostChannels) {
+      const int64_t count = std::min(kMostChannels, last - first);
+      HWY_DYNAMIC_DISPATCH(backward_channels_impl)(call, first, count, dsums);
     }
   };
   parallel_for(problem.pool, block_count(problem.channels), body);
