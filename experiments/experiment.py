@@ -200,7 +200,7 @@ class Report:
     def __init__(self, here, out):
         self.here, self.out, self.claim = here, out, read_json(here / "claim.json")
         self.lines, self.tables, self.charts, self.pictures = [], [], [], []
-        self.verdict = {"verdict": VERDICTS[-1], "ours": ""}
+        self.verdict, self.parts = VERDICTS[-1], []
         (out / "results").mkdir(parents=True, exist_ok=True)
 
     def table(self, caption, columns, rows):
@@ -236,33 +236,34 @@ class Report:
         """The verdict from the parts of the pass rule. `claims`: [(figures in words, whether it held; None:
         not measured)]; `more`: figures that decide nothing, in words."""
         held = [good for _, good in claims]
-        if not any(good is not None for good in held):
-            return
-        verdict = VERDICTS[0 if all(held) else 1 if any(held) or None in held else 2]
-        parts = [f"{words} ({'not measured yet' if good is None else 'holds' if good else 'does not hold'})"
-                 for words, good in claims]
-        self.verdict = {"verdict": verdict, "ours": "; ".join(parts + [more] * bool(more)) + "."}
+        if any(good is not None for good in held):
+            self.verdict = VERDICTS[0 if all(held) else 1 if any(held) or None in held else 2]
+        self.parts = [f"{words} ({'not measured yet' if good is None else 'holds' if good else 'does not hold'})"
+                      for words, good in claims] + [more] * bool(more)
 
     def write(self):
-        words = self.verdict["verdict"]
-        replace_results(self.out / "README.md", [f"**Verdict: {words}.** {self.verdict['ours']}", "", *self.lines[:-1]])
-        write_json(self.out / "results/verdict.json", self.verdict)
+        words, claim = self.verdict, self.claim
+        replace_between(self.out / "README.md", "**Claim.** ", "\n\n", f"{claim['claim']} The paper: {claim['paper']}")
+        replace_results(self.out / "README.md", [f"**Verdict: {words}.**", "", *(f"- {part}" for part in self.parts), "", *self.lines[:-1]])
+        write_json(self.out / "results/verdict.json", {"verdict": words, "parts": self.parts})
+        set_up = [f"{name}: {text}" for name, text in (
+            (name, paragraph(self.here, name)) for name in ("Set-up", "Differences from the paper", "Reading the result",
+                                                            "Tried before")) if text]
+        text = [f"Claim: {claim['claim']}", f"The paper: {claim['paper']}", f"Rule: {paragraph(self.here, 'Pass rule')}",
+                *(f"Here: {part}." for part in self.parts or ["nothing measured yet"]), f"Verdict: {words}.",
+                claim["reading"], *set_up, f"Data: {claim['data']} Measured again by:"]
         write_json(self.out / "report.json", {
-            "title": self.claim["title"], "summary": self.claim["claim"],
-            "sections": [{"heading": self.claim["title"],
-                          "text": f"{self.claim['claim']} The paper: {self.claim['paper']} Here: "
-                                  f"{self.verdict['ours'] or 'nothing measured yet.'} Verdict: {words}. The rule: "
-                                  f"{pass_rule(self.here)} "
-                                  f"{self.claim['reading']}",
-                          "tables": self.tables, "curves": self.charts, "pictures": self.pictures,
-                          "code": self.claim["command"]}]})
+            "title": claim["title"], "summary": claim["claim"],
+            "sections": [{"heading": f"{claim['title']}: {words}", "text": "\n\n".join(text), "tables": self.tables,
+                          "curves": self.charts, "pictures": self.pictures, "code": claim["command"]}]})
 
 
-def pass_rule(folder):
-    """The paragraph of an experiment's README.md that says what decides; empty without such a file."""
+def paragraph(folder, name):
+    """A paragraph of an experiment's README.md by the words in bold that it begins with, as plain text; empty
+    without it."""
     readme = folder / "README.md"
-    found = re.search(r"\*\*Pass rule\.\*\* (.*?)\n\n", readme.read_text() if readme.exists() else "", re.S)
-    return " ".join(found.group(1).split()) if found else ""
+    found = re.search(rf"\*\*{name}\.\*\* (.*?)\n\n", readme.read_text() if readme.exists() else "", re.S)
+    return " ".join(found.group(1).replace("`", "").split()) if found else ""
 
 
 def result_files(out):
@@ -283,9 +284,13 @@ def provenance(start):
             "date": time.strftime("%Y-%m-%d"), "hours": round((time.time() - start) / 3600, 3)}
 
 
-def replace_results(readme, lines):
-    """Writes the lines between README.md's markers, if there is such a file."""
+def replace_between(readme, begin, end, text):
+    """Writes what stands between two marks of README.md, if there is such a file."""
     if readme.exists():
-        between = "<!-- results -->\n" + "\n".join(lines) + "\n<!-- end -->"
-        readme.write_text(re.sub(r"<!-- results -->.*<!-- end -->", lambda _: between, readme.read_text(),
-                                 flags=re.S))
+        pattern = re.escape(begin) + ".*?" + re.escape(end)
+        readme.write_text(re.sub(pattern, lambda _: begin + text + end, readme.read_text(), count=1, flags=re.S))
+
+
+def replace_results(readme, lines):
+    """The same for the part that the runs write."""
+    replace_between(readme, "<!-- results -->\n", "\n<!-- end -->", "\n".join(lines))

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <string_view>
 #include <utility>
 
 #include "report/png.h"
@@ -28,7 +30,7 @@ constexpr const char* kStyle =
     "font-variant-numeric:tabular-nums}\n"
     "caption{text-align:left;color:var(--soft);padding-bottom:.4em}\n"
     "th,td{padding:.35em .8em;border-bottom:1px solid var(--rule);text-align:right}\n"
-    "th:first-child,td:first-child{text-align:left}thead th{background:var(--tint)}\n"
+    "th:first-child,td:first-child,.words{text-align:left}thead th{background:var(--tint)}\n"
     "tbody th{font-weight:600}figure{margin:1em 0}figcaption{color:var(--soft)}\n"
     "img,svg{max-width:100%;height:auto}img{image-rendering:pixelated}\n"
     "pre{background:var(--tint);padding:.8em;overflow-x:auto}\n"
@@ -47,6 +49,14 @@ std::string file_name(const std::string& title) {
   }
   while (!name.empty() && name.back() == '-') name.pop_back();
   return name.empty() ? "figure" : name;
+}
+
+/// Whether a column has a cell that does not begin as a number does: such columns start on the left.
+bool has_words(const Table& table, size_t column) {
+  return std::any_of(table.rows.begin(), table.rows.end(), [&](const auto& row) {
+    return column < row.size() && !row[column].empty() &&
+           std::string_view("0123456789-+.").find(row[column][0]) == std::string_view::npos;
+  });
 }
 
 }  // namespace
@@ -86,15 +96,19 @@ void HtmlPage::paragraph(const std::string& text) {
 void HtmlPage::table(const Table& table) {
   body_ += fmt::format("<div class=\"scroll\"><table>\n<caption>{}</caption>\n<thead><tr>",
                        escape_markup(table.caption));
-  for (const std::string& column : table.columns) {
-    body_ += fmt::format("<th scope=\"col\">{}</th>", escape_markup(column));
+  std::vector<const char*> mark;
+  for (size_t i = 0; i < table.columns.size(); ++i) {
+    mark.push_back(i > 0 && has_words(table, i) ? " class=\"words\"" : "");
+    body_ +=
+        fmt::format("<th scope=\"col\"{}>{}</th>", mark.back(), escape_markup(table.columns[i]));
   }
   body_ += "</tr></thead>\n<tbody>\n";
   for (const auto& row : table.rows) {
     body_ += "<tr>";
     for (size_t i = 0; i < row.size(); ++i) {
       const std::string cell = escape_markup(row[i]);
-      body_ += i == 0 ? "<th scope=\"row\">" + cell + "</th>" : "<td>" + cell + "</td>";
+      body_ += i == 0 ? "<th scope=\"row\">" + cell + "</th>"
+                      : fmt::format("<td{}>{}</td>", i < mark.size() ? mark[i] : "", cell);
     }
     body_ += "</tr>\n";
   }

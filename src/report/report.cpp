@@ -32,6 +32,15 @@ struct Builder {
   Status add_table(const Json& table, const std::string& where);
 };
 
+/// Empty lines lie between paragraphs.
+void add_paragraphs(std::string_view text, HtmlPage& page) {
+  while (!text.empty()) {
+    const size_t end = std::min(text.find("\n\n"), text.size());
+    if (end > 0) page.paragraph(std::string(text.substr(0, end)));
+    text.remove_prefix(std::min(end + 2, text.size()));
+  }
+}
+
 /// Calls `add` on every element of an optional array member.
 template <class Add>
 Status for_each_of(const Json* list, const std::string& where, Add add) {
@@ -208,7 +217,7 @@ Status Builder::add_section(const Json& section, const std::string& where) {
   const Json* tables = reader.optional("tables");
   TARN_RETURN_IF_ERROR(reader.finish());
   page.section(heading);
-  if (!text.empty()) page.paragraph(text);
+  add_paragraphs(text, page);
   auto picture = [&](const Json& one, const std::string& at) { return add_picture(one, at); };
   auto curve = [&](const Json& one, const std::string& at) { return add_curves(one, at); };
   auto table = [&](const Json& one, const std::string& at) { return add_table(one, at); };

@@ -167,6 +167,16 @@ TEST(Html, EscapesEverythingAndClosesItsSections) {
   EXPECT_EQ(html.find("https://"), std::string::npos);
 }
 
+TEST(Html, ColumnsOfWordsStartOnTheLeft) {
+  HtmlPage page("T", "");
+  page.table({"", {"name", "time", "note"}, {{"a", "-1.5 ± 2", ""}, {"b", "", "slow"}}});
+  const std::string html = page.finish();
+  EXPECT_NE(html.find("<th scope=\"col\">time</th><th scope=\"col\" class=\"words\">note</th>"),
+            std::string::npos);
+  EXPECT_NE(html.find("<td>-1.5 ± 2</td><td class=\"words\"></td>"), std::string::npos);
+  EXPECT_NE(html.find("<td></td><td class=\"words\">slow</td>"), std::string::npos);
+}
+
 TEST(Records, CellsReadLikeNumbers) {
   EXPECT_EQ(cell_text(nullptr, 3), "–");
   const Json big(int64_t{1234567}), real(1234.5678), small(0.0123456), tiny(1e-9), flag(true);
@@ -199,7 +209,8 @@ TEST_F(ReportFolder, ShowsWhatTheManifestNames) {
         "{\"u\":1,\"l\":3.5,\"e\":\"t\"}\n{\"other\":1}\n{\"u\":2,\"l\":2.5,\"e\":\"t\"}\n"
         "{\"u\":2,\"l\":9,\"e\":\"v\"}\n{\"u\":3,\"l");
   ASSERT_TRUE(write_png(folder_ + "/p.png", Image::filled(4, 4, 1, 9)).ok());
-  write("report.json", R"({"title":"T","sections":[{"heading":"H","text":"words",
+  write("report.json", R"({"title":"T","sections":[{"heading":"H",
+    "text":"\n\nwords\nof one\n\nand two\n",
     "tables":[{"file":"bench.json","columns":[{"key":"m"},{"key":"t.first","title":"first"}]}],
     "pictures":[{"file":"p.png","alt":"four by four"}],
     "curves":[{"title":"C","description":"d","x":"u","y":"l",
@@ -208,6 +219,7 @@ TEST_F(ReportFolder, ShowsWhatTheManifestNames) {
   ASSERT_TRUE(page.ok()) << page.error().to_string();
   const std::string text = page->finish();
   EXPECT_NE(text.find("<th scope=\"row\">a</th><td>0.500</td>"), std::string::npos);
+  EXPECT_NE(text.find("<p>words\nof one</p>\n<p>and two\n</p>"), std::string::npos);
   EXPECT_NE(text.find("four by four"), std::string::npos);
   EXPECT_EQ(count_of(text, "<circle"), 2u) << "two complete records";
   ASSERT_EQ(page->figures().size(), 1u);
