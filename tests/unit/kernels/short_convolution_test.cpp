@@ -177,49 +177,72 @@ TEST(ShortConvolution, PiecesAndThreadsHaveTheSameBits) {
   EXPECT_EQ(piece.state[0], whole.state[3]);
 }
 
+struct Gradients {
+  TestRows dx;
+  std::vector<float> dweight, dbias;  ///< added to halves
+  std::vector<std::vector<float>> dinitial;
+};
+
+Gradients gradients_of(Case c, ThreadPool* pool = nullptr) {
+  Gradients result{TestRows(60, c.channels), std::vector<float>(c.weight.size(), 0.5f),
+                   std::vector<float>(c.bias.size(), 0.5f), c.state};
+  const auto initial = pointers<const float>(c.state);
+  const auto dfinal = pointers<const float>(c.dfinal);
+  const auto targets = pointers<float>(result.dinitial);
+  ConvolutionGradients gradients;
+  gradients.dx = {result.dx.data(), result.dx.stride(), 0};
+  gradients.dweight = result.dweight.data();
+  gradients.dbias = result.dbias.data();
+  gradients.dinitial = targets.data();
+  Arena arena;
+  convolution_backward(c.problem(pool), c.rows(c.x), initial.data(), c.rows(c.dy), dfinal.data(),
+                       gradients, arena);
+  return result;
+}
+
 TEST(ShortConvolution, GradientsMatchDifferences) {
   for_each_target([&] {
     for (const int64_t channels : {1, 35}) {
       for (const int64_t width : {1, 4}) {
-        Case c(channels, width, true);
-        TestRows dx(60, channels);
-        std::vector<float> dweight(c.weight.size(), 0.5f), dbias(c.bias.size(), 0.5f);
-        std::vector<std::vector<float>> dinitial = c.state;
-        const auto initial = pointers<const float>(c.state);
-        const auto dfinal = pointers<const float>(c.dfinal);
-        const auto targets = pointers<float>(dinitial);
-        ConvolutionGradients gradients;
-        gradients.dx = {dx.data(), dx.stride(), 0};
-        gradients.dweight = dweight.data();
-        gradients.dbias = dbias.data();
-        gradients.dinitial = targets.data();
-        Arena arena;
-        convolution_backward(c.problem(), c.rows(c.x), initial.data(), c.rows(c.dy), dfinal.data(),
-                             gradients, arena);
-        EXPECT_TRUE(dx.padding_is_intact());
+        const Case c(channels, width, true);
+        const Gradients got = gradients_of(c);
+        EXPECT_TRUE(got.dx.padding_is_intact());
         Exact exact(c);
         const double limit = 64.0 * kEps + 1e-7;  // 48 tokens at most in a sum of numbers near 1
-        for (size_t e = 0; e < dweight.size(); ++e) {
-          EXPECT_NEAR(dweight[e], 0.5 + exact.slope(&exact.weight[e]), limit) << "weight " << e;
+        for (size_t e = 0; e < got.dweight.size(); ++e) {
+          EXPECT_NEAR(got.dweight[e], 0.5 + exact.slope(&exact.weight[e]), limit) << "weight " << e;
         }
-        for (size_t e = 0; e < dbias.size(); ++e) {
-          EXPECT_NEAR(dbias[e], 0.5 + exact.slope(&exact.bias[e]), limit) << "bias " << e;
+        for (size_t e = 0; e < got.dbias.size(); ++e) {
+          EXPECT_NEAR(got.dbias[e], 0.5 + exact.slope(&exact.bias[e]), limit) << "bias " << e;
         }
         for (size_t i = 0; i < c.lengths.size(); ++i) {
           for (int64_t t = 0; t < c.lengths[i]; ++t) {
             const int64_t row = c.begins[i] + t;
             for (int64_t k = 0; k < channels; k += 8) {
               double* value = &exact.x[static_cast<size_t>(row * c.x.stride() + k)];
-              EXPECT_NEAR(dx.row(row)[k], exact.slope(value), limit) << row << ", " << k;
+              EXPECT_NEAR(got.dx.row(row)[k], exact.slope(value), limit) << row << ", " << k;
             }
           }
-          for (size_t e = 0; e < dinitial[i].size(); ++e) {
-            EXPECT_NEAR(dinitial[i][e], exact.slope(&exact.state[i][e]), limit) << "initial";
+          for (size_t e = 0; e < got.dinitial[i].size(); ++e) {
+            EXPECT_NEAR(got.dinitial[i][e], exact.slope(&exact.state[i][e]), limit) << "initial";
           }
         }
       }
     }
   });
+}
+
+TEST(ShortConvolution, GradientsOfManyChannelsHaveTheSameBitsForAnyThreads) {
+  const Case c(1100, 4, true);
+  const Gradients whole = gradients_of(c);
+  for (const int threads : {2, 5}) {
+    ThreadPool pool(threads);
+    const Gradients shared = gradients_of(c, &pool);
+    for (int64_t row = 0; row < 60; ++row) EXPECT_TRUE(shared.dx.same_bits(row, whole.dx, row));
+    EXPECT_EQ(shared.dweight, whole.dweight);
+    EXPECT_EQ(shared.dbias, whole.dbias);
+    EXPECT_EQ(shared.dinitial, whole.dinitial);
+  }
 }
 
 }  // namespace
