@@ -45,7 +45,8 @@ TEST(Hash, BucketsAreThoseOfTheDefinitionOnAllTargets) {
           // Its own memory: a read past its end is found by the sanitizer.
           const std::vector<float> directions(drawn.row(0), drawn.row(0) + dim * columns);
           std::vector<int32_t> bucket(static_cast<size_t>(rows), -1);
-          largest_projections(rows, dim, columns, {x.row(0), x.stride()}, directions.data(), bucket.data());
+          largest_projections(rows, dim, columns, {x.row(0), x.stride()}, directions.data(),
+                              bucket.data());
           for (int64_t r = 0; r < rows; ++r) {
             EXPECT_EQ(bucket[static_cast<size_t>(r)],
                       bucket_of(dim, columns, x.row(r), directions.data()));
@@ -61,12 +62,13 @@ TEST(Hash, ZerosGoToTheFirstBucketAndRowsThatAreNotFiniteToSomeBucket) {
   const std::vector<float> directions(2 * kColumns, 0.5f);
   const float inf = std::numeric_limits<float>::infinity();
   const float nan = std::numeric_limits<float>::quiet_NaN();
-  const float x[8] = {0.0f, 0.0f, -1.0f, -1.0f, inf, -inf, nan, 1.0f};
+  const float x[10] = {0.0f, 0.0f, -1.0f, -1.0f, inf, -inf, nan, 1.0f, -inf, 1.0f};
   for_each_target([&] {
-    int32_t bucket[4];
-    largest_projections(4, 2, kColumns, {x, 2}, directions.data(), bucket);
+    int32_t bucket[5] = {-1, -1, -1, -1, -1};
+    largest_projections(5, 2, kColumns, {x, 2}, directions.data(), bucket);
     EXPECT_EQ(bucket[0], 0);
     EXPECT_EQ(bucket[1], kColumns);
+    EXPECT_EQ(bucket[4], kColumns) << "all products are -inf";
     for (const int32_t one : {bucket[2], bucket[3]}) {
       EXPECT_GE(one, 0);
       EXPECT_LT(one, 2 * kColumns);
