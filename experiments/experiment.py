@@ -256,6 +256,7 @@ class Report:
             "title": claim["title"], "summary": claim["claim"],
             "sections": [{"heading": f"{claim['title']}: {words}", "text": "\n\n".join(text), "tables": self.tables,
                           "curves": self.charts, "pictures": self.pictures, "code": claim["command"]}]})
+        print("\n  ".join([f"{claim['title']}: {words}", *self.parts, f"tables and curves: {self.out}"]), flush=True)
 
 
 def paragraph(folder, name):
