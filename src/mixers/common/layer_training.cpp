@@ -166,16 +166,18 @@ class GradientValues {
     }
     return result;
   }
-  void add(const Stage& stage, const Inputs<float>& targets) const {
+  void add(const Stage& stage, const Inputs<float>& targets, ThreadPool* pool) const {
     for (size_t i = 0; i < stage.inputs.size(); ++i) {
       if (!adds(stage, i)) continue;
       const Heads<float> sum = (*this)[stage.inputs[i]];
       const int64_t width = stage.inputs[i].width();
-      for (int64_t row = 0; row < rows_; ++row) {
-        float* to = sum.data + row * sum.row_stride;
-        const float* from = targets[i].data + row * width;
-        for (int64_t c = 0; c < width; ++c) to[c] += from[c];
-      }
+      parallel_for(pool, rows_, [&](int64_t begin, int64_t end, int) {
+        for (int64_t row = begin; row < end; ++row) {
+          float* __restrict to = sum.data + row * sum.row_stride;
+          const float* __restrict from = targets[i].data + row * width;
+          for (int64_t c = 0; c < width; ++c) to[c] += from[c];
+        }
+      });
     }
   }
 
@@ -240,7 +242,7 @@ void op_backward(const LayerTraining& call, const LayerGradients& gradients, con
   args.dparams = gradients.dparams.subspan(stage.first_param, stage.param_count);
   args.dinitial = state_part(gradients.dinitial, stage);
   call.def->backward(args);
-  sums.add(stage, targets);
+  sums.add(stage, targets, call.pool);
 }
 
 /// Parameters of rowwise stages: each block of rows sums into an array of its own, and the blocks'
@@ -301,7 +303,7 @@ void other_backward(const LayerTraining& call, const LayerGradients& gradients, 
   } else {
     stage.def->backward(args);
   }
-  sums.add(stage, targets);
+  sums.add(stage, targets, call.pool);
 }
 
 }  // namespace

@@ -77,6 +77,17 @@ const T* row_before(const StageArgs<T>& args, int64_t i, int64_t t) {
   return args.state ? args.state.tensors[0][i] : nullptr;
 }
 
+/// y = x + mix·(before − x) in channels [first, end).
+template <class T>
+void blend(int64_t first, int64_t end, const T* __restrict x, const T* __restrict before,
+           const T* __restrict mix, T* __restrict y) {
+  if (before == nullptr) {
+    for (int64_t c = first; c < end; ++c) y[c] = x[c] + mix[c] * (T(0) - x[c]);
+  } else {
+    for (int64_t c = first; c < end; ++c) y[c] = x[c] + mix[c] * (before[c] - x[c]);
+  }
+}
+
 /// Channels [first, end) of every blend.
 template <class T>
 void shift_channels(const StageArgs<T>& args, int64_t first, int64_t end) {
@@ -88,11 +99,7 @@ void shift_channels(const StageArgs<T>& args, int64_t first, int64_t end) {
       const T* x = args.inputs[0].at(row, 0);
       const T* before = row_before(args, i, t);
       for (int64_t h = 0; h < out.heads; ++h) {
-        const T* mix = args.params[0] + h * out.dim;
-        T* y = args.out.at(row, h);
-        for (int64_t c = first; c < end; ++c) {
-          y[c] = x[c] + mix[c] * ((before != nullptr ? before[c] : T(0)) - x[c]);
-        }
+        blend(first, end, x, before, args.params[0] + h * out.dim, args.out.at(row, h));
       }
     }
     if (!args.state || length == 0) continue;
@@ -110,23 +117,31 @@ void shift_forward(const StageArgs<T>& args) {
 
 void shift_forward_f32(const StageArgs<float>& args) noexcept { shift_forward(args); }
 
+/// Adds what dy gives to the gradients of one blend: of its mix, of x, and of the row before.
+void blend_backward(int64_t first, int64_t end, const float* __restrict dy,
+                    const float* __restrict x, const float* __restrict before,
+                    const float* __restrict mix, float* __restrict dmix, float* __restrict dx,
+                    float* __restrict dbefore) {
+  if (before == nullptr) {
+    for (int64_t c = first; c < end; ++c) dmix[c] += dy[c] * (0.0f - x[c]);
+  } else {
+    for (int64_t c = first; c < end; ++c) dmix[c] += dy[c] * (before[c] - x[c]);
+  }
+  for (int64_t c = first; c < end; ++c) dx[c] += dy[c] * (1.0f - mix[c]);
+  if (dbefore == nullptr) return;
+  for (int64_t c = first; c < end; ++c) dbefore[c] += dy[c] * mix[c];
+}
+
 /// Adds the gradients of row t of sequence i to those of x_t, of the row before and of the mix.
 void shift_backward_row(const StageGradientArgs& args, int64_t i, int64_t t, int64_t first,
                         int64_t end, float* dx, float* dbefore) {
   const StageArgs<float>& forward = args.forward;
   const Slice& out = forward.stage->out;
   const int64_t row = forward.sequences.begin[i] + t;
-  const float* x = forward.inputs[0].at(row, 0);
-  const float* before = row_before(forward, i, t);
   for (int64_t h = 0; h < out.heads; ++h) {
-    const float* mix = forward.params[0] + h * out.dim;
-    float* dmix = args.dparams[0] + h * out.dim;
-    const float* dy = args.dout.at(row, h);
-    for (int64_t c = first; c < end; ++c) {
-      dmix[c] += dy[c] * ((before != nullptr ? before[c] : 0.0f) - x[c]);
-      dx[c] += dy[c] * (1.0f - mix[c]);
-      if (dbefore != nullptr) dbefore[c] += dy[c] * mix[c];
-    }
+    blend_backward(first, end, args.dout.at(row, h), forward.inputs[0].at(row, 0),
+                   row_before(forward, i, t), forward.params[0] + h * out.dim,
+                   args.dparams[0] + h * out.dim, dx, dbefore);
   }
 }
 

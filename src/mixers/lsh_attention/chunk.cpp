@@ -2,6 +2,7 @@
 #include <cmath>
 #include <limits>
 
+#include "mixers/common/stage_math.h"
 #include "mixers/lsh_attention/sorted_tokens.h"
 
 namespace tarn::mixers::lsh_attention {
@@ -12,15 +13,16 @@ using kernels::Heads;
 constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
 
 /// Adds one round's result of one head to the result so far: both weighted by their sums.
-void merge(int64_t size, const float* round_out, float round_sum, float* out, float& log_sum) {
+void merge(int64_t size, const float* __restrict round_out, float round_sum, float* __restrict out,
+           float& log_sum) {
   if (round_sum == kMinusInfinity) return;
   const float maximum = std::max(log_sum, round_sum);
   const float old_weight = std::exp(log_sum - maximum);
   const float new_weight = std::exp(round_sum - maximum);
   const float total = old_weight + new_weight;
-  for (int64_t c = 0; c < size; ++c) {
-    out[c] = (old_weight / total) * out[c] + (new_weight / total) * round_out[c];
-  }
+  const float old_part = old_weight / total;
+  const float new_part = new_weight / total;
+  for (int64_t c = 0; c < size; ++c) out[c] = old_part * out[c] + new_part * round_out[c];
   log_sum = maximum + std::log(total);
 }
 
@@ -49,14 +51,17 @@ void attend_round(const OpArgs<float>& args, const Tokens* tokens, int64_t round
   });
 }
 
-/// Calls body(sequence, row, head) for all rows of the call.
+/// Calls body(sequence, row, head) for all rows of the call, heads of a sequence side by side.
 template <class Body>
 void for_each_row(const OpArgs<float>& args, int64_t heads, const Body& body) {
-  for (int64_t i = 0; i < args.sequences.count; ++i) {
-    for (int64_t r = 0; r < args.sequences.length[i]; ++r) {
-      for (int64_t h = 0; h < heads; ++h) body(i, args.sequences.begin[i] + r, h);
+  parallel_for(args.pool, args.sequences.count * heads, [&](int64_t begin, int64_t end, int) {
+    for (int64_t item = begin; item < end; ++item) {
+      const int64_t i = item / heads;
+      for (int64_t r = 0; r < args.sequences.length[i]; ++r) {
+        body(i, args.sequences.begin[i] + r, item % heads);
+      }
     }
-  }
+  });
 }
 
 /// Rounds up to the end of the last sequence's rows.
@@ -133,7 +138,7 @@ void backward_round(const OpBackwardArgs& args, const Tokens* tokens, int64_t ro
                             sorted.sorted_keys(), sorted.sorted_values(),
                             sorted.sorted_queries(forward.out, value_dim), sums.data,
                             sorted.sorted_queries(args.dout, value_dim), dq, dk, dv, arena);
-  const auto add = [](int64_t size, const float* from, float* to) {
+  const auto add = [](int64_t size, const float* __restrict from, float* __restrict to) {
     for (int64_t c = 0; c < size; ++c) to[c] += from[c];
   };
   parallel_for(forward.pool, forward.sequences.count * heads, [&](int64_t begin, int64_t end, int) {
@@ -156,11 +161,11 @@ void backward_round(const OpBackwardArgs& args, const Tokens* tokens, int64_t ro
 }
 
 /// k = q / ‖q‖: what dk gives to dq.
-void add_key_gradient(int64_t size, const float* q, const float* dk, float* dq) {
+void add_key_gradient(int64_t size, const float* __restrict q, const float* __restrict dk,
+                      float* __restrict dq) {
   const float norm = key_norm(size, q);
-  float dot = 0.0f;
-  for (int64_t c = 0; c < size; ++c) dot += q[c] * dk[c];
-  dot /= norm * norm;
+  const float dot =
+      sum_of<float>(size, [q, dk](int64_t c) { return q[c] * dk[c]; }) / (norm * norm);
   for (int64_t c = 0; c < size; ++c) dq[c] += (dk[c] - dot * q[c]) / norm;
 }
 

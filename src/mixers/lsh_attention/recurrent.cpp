@@ -2,6 +2,7 @@
 #include <cmath>
 
 #include "kernels/hash.h"
+#include "mixers/common/stage_math.h"
 #include "mixers/lsh_attention/lsh_attention.h"
 
 namespace tarn::mixers::lsh_attention {
@@ -15,8 +16,7 @@ void buckets_of(const Config& config, int64_t round, int64_t rows, kernels::Rows
 
 template <class T>
 T key_norm(int64_t size, const T* x) {
-  T square = 0;
-  for (int64_t i = 0; i < size; ++i) square += x[i] * x[i];
+  const T square = sum_of<T>(size, [x](int64_t i) { return x[i] * x[i]; });
   return std::max(std::sqrt(square), static_cast<T>(1e-6));
 }
 

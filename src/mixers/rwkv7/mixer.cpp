@@ -161,7 +161,7 @@ Slice values_of(LayerBuilder& builder, const Config& config, const Slice& x) {
       [](int64_t c, const Arguments& arguments) { return 0.73 - 0.4 * slope(c, arguments[0]); });
   const Slice gate =
       low_rank(builder, "v", x, config.value_rank, width, GateFunction::kIdentity, start);
-  return value_residual(builder, own, first, gate);
+  return value_residual(builder, own, first, apply_function(builder, GateFunction::kSigmoid, gate));
 }
 
 LayerProgram layer(const MixerConfig& base) {

@@ -13,8 +13,8 @@ Slice scale_channels(LayerBuilder& builder, const std::string& name, const Slice
 Slice replacement_key(LayerBuilder& builder, const std::string& name, const Slice& k,
                       const Slice& a, Init start);
 
-/// v + (first − v) ∘ σ(gate).
-Slice value_residual(LayerBuilder& builder, const Slice& v, const Slice& first, const Slice& gate);
+/// v + (first − v) ∘ share.
+Slice value_residual(LayerBuilder& builder, const Slice& v, const Slice& first, const Slice& share);
 
 /// Per head (x − mean x) / √(var x + eps) ∘ weight + bias: parameters NAME.weight, NAME.bias [width];
 /// the weight starts at `start`.

@@ -11,9 +11,10 @@ template <class T>
 void scale_forward(const StageArgs<T>& args) {
   const int64_t width = args.stage->out.width();
   for (int64_t row = args.first; row < args.end; ++row) {
-    const T* x = args.inputs[0].at(row, 0);
-    T* y = args.out.at(row, 0);
-    for (int64_t c = 0; c < width; ++c) y[c] = x[c] * args.params[0][c];
+    const T* __restrict x = args.inputs[0].at(row, 0);
+    const T* __restrict weight = args.params[0];
+    T* __restrict y = args.out.at(row, 0);
+    for (int64_t c = 0; c < width; ++c) y[c] = x[c] * weight[c];
   }
 }
 
@@ -21,12 +22,14 @@ void scale_backward(const StageGradientArgs& args) noexcept {
   const StageArgs<float>& forward = args.forward;
   const int64_t width = forward.stage->out.width();
   for (int64_t row = forward.first; row < forward.end; ++row) {
-    const float* x = forward.inputs[0].at(row, 0);
-    const float* dy = args.dout.at(row, 0);
-    float* dx = args.dinputs[0].at(row, 0);
+    const float* __restrict x = forward.inputs[0].at(row, 0);
+    const float* __restrict weight = forward.params[0];
+    const float* __restrict dy = args.dout.at(row, 0);
+    float* __restrict dx = args.dinputs[0].at(row, 0);
+    float* __restrict dweight = args.dparams[0];
     for (int64_t c = 0; c < width; ++c) {
-      dx[c] = dy[c] * forward.params[0][c];
-      args.dparams[0][c] += dy[c] * x[c];
+      dx[c] = dy[c] * weight[c];
+      dweight[c] += dy[c] * x[c];
     }
   }
 }
@@ -35,12 +38,11 @@ template <class T>
 void key_forward(const StageArgs<T>& args) {
   const int64_t width = args.stage->out.width();
   for (int64_t row = args.first; row < args.end; ++row) {
-    const T* k = args.inputs[0].at(row, 0);
-    const T* a = args.inputs[1].at(row, 0);
-    T* y = args.out.at(row, 0);
-    for (int64_t c = 0; c < width; ++c) {
-      y[c] = k[c] * (T(1) + (a[c] - T(1)) * args.params[0][c]);
-    }
+    const T* __restrict k = args.inputs[0].at(row, 0);
+    const T* __restrict a = args.inputs[1].at(row, 0);
+    const T* __restrict weight = args.params[0];
+    T* __restrict y = args.out.at(row, 0);
+    for (int64_t c = 0; c < width; ++c) y[c] = k[c] * (T(1) + (a[c] - T(1)) * weight[c]);
   }
 }
 
@@ -48,16 +50,17 @@ void key_backward(const StageGradientArgs& args) noexcept {
   const StageArgs<float>& forward = args.forward;
   const int64_t width = forward.stage->out.width();
   for (int64_t row = forward.first; row < forward.end; ++row) {
-    const float* k = forward.inputs[0].at(row, 0);
-    const float* a = forward.inputs[1].at(row, 0);
-    const float* dy = args.dout.at(row, 0);
-    float* dk = args.dinputs[0].at(row, 0);
-    float* da = args.dinputs[1].at(row, 0);
+    const float* __restrict k = forward.inputs[0].at(row, 0);
+    const float* __restrict a = forward.inputs[1].at(row, 0);
+    const float* __restrict weight = forward.params[0];
+    const float* __restrict dy = args.dout.at(row, 0);
+    float* __restrict dk = args.dinputs[0].at(row, 0);
+    float* __restrict da = args.dinputs[1].at(row, 0);
+    float* __restrict dweight = args.dparams[0];
     for (int64_t c = 0; c < width; ++c) {
-      const float weight = forward.params[0][c];
-      dk[c] = dy[c] * (1.0f + (a[c] - 1.0f) * weight);
-      da[c] = dy[c] * k[c] * weight;
-      args.dparams[0][c] += dy[c] * k[c] * (a[c] - 1.0f);
+      dk[c] = dy[c] * (1.0f + (a[c] - 1.0f) * weight[c]);
+      da[c] = dy[c] * k[c] * weight[c];
+      dweight[c] += dy[c] * k[c] * (a[c] - 1.0f);
     }
   }
 }
@@ -66,11 +69,11 @@ template <class T>
 void residual_forward(const StageArgs<T>& args) {
   const int64_t width = args.stage->out.width();
   for (int64_t row = args.first; row < args.end; ++row) {
-    const T* v = args.inputs[0].at(row, 0);
-    const T* first = args.inputs[1].at(row, 0);
-    const T* gate = args.inputs[2].at(row, 0);
-    T* y = args.out.at(row, 0);
-    for (int64_t c = 0; c < width; ++c) y[c] = v[c] + (first[c] - v[c]) * sigmoid(gate[c]);
+    const T* __restrict v = args.inputs[0].at(row, 0);
+    const T* __restrict first = args.inputs[1].at(row, 0);
+    const T* __restrict share = args.inputs[2].at(row, 0);
+    T* __restrict y = args.out.at(row, 0);
+    for (int64_t c = 0; c < width; ++c) y[c] = v[c] + (first[c] - v[c]) * share[c];
   }
 }
 
@@ -78,18 +81,17 @@ void residual_backward(const StageGradientArgs& args) noexcept {
   const StageArgs<float>& forward = args.forward;
   const int64_t width = forward.stage->out.width();
   for (int64_t row = forward.first; row < forward.end; ++row) {
-    const float* v = forward.inputs[0].at(row, 0);
-    const float* first = forward.inputs[1].at(row, 0);
-    const float* gate = forward.inputs[2].at(row, 0);
-    const float* dy = args.dout.at(row, 0);
-    float* dv = args.dinputs[0].at(row, 0);
-    float* dfirst = args.dinputs[1].at(row, 0);
-    float* dgate = args.dinputs[2].at(row, 0);
+    const float* __restrict v = forward.inputs[0].at(row, 0);
+    const float* __restrict first = forward.inputs[1].at(row, 0);
+    const float* __restrict share = forward.inputs[2].at(row, 0);
+    const float* __restrict dy = args.dout.at(row, 0);
+    float* __restrict dv = args.dinputs[0].at(row, 0);
+    float* __restrict dfirst = args.dinputs[1].at(row, 0);
+    float* __restrict dshare = args.dinputs[2].at(row, 0);
     for (int64_t c = 0; c < width; ++c) {
-      const float share = sigmoid(gate[c]);
-      dv[c] = dy[c] * (1.0f - share);
-      dfirst[c] = dy[c] * share;
-      dgate[c] = dy[c] * (first[c] - v[c]) * share * (1.0f - share);
+      dv[c] = dy[c] * (1.0f - share[c]);
+      dfirst[c] = dy[c] * share[c];
+      dshare[c] = dy[c] * (first[c] - v[c]);
     }
   }
 }
@@ -103,11 +105,8 @@ template <class T>
 std::pair<T, T> moments(const Stage& stage, const T* x) {
   const int64_t dim = stage.out.dim;
   const auto size = static_cast<T>(dim);
-  T mean = 0;
-  for (int64_t c = 0; c < dim; ++c) mean += x[c];
-  mean /= size;
-  T squares = 0;
-  for (int64_t c = 0; c < dim; ++c) squares += (x[c] - mean) * (x[c] - mean);
+  const T mean = sum_of<T>(dim, [x](int64_t c) { return x[c]; }) / size;
+  const T squares = sum_of<T>(dim, [x, mean](int64_t c) { return (x[c] - mean) * (x[c] - mean); });
   const auto eps = static_cast<T>(static_cast<const NormOptions&>(*stage.options).eps);
   return {mean, T(1) / std::sqrt(squares / size + eps)};
 }
@@ -117,10 +116,10 @@ void norm_forward(const StageArgs<T>& args) {
   const Slice& out = args.stage->out;
   for (int64_t row = args.first; row < args.end; ++row) {
     for (int64_t h = 0; h < out.heads; ++h) {
-      const T* x = args.inputs[0].at(row, h);
-      const T* weight = args.params[0] + h * out.dim;
-      const T* bias = args.params[1] + h * out.dim;
-      T* y = args.out.at(row, h);
+      const T* __restrict x = args.inputs[0].at(row, h);
+      const T* __restrict weight = args.params[0] + h * out.dim;
+      const T* __restrict bias = args.params[1] + h * out.dim;
+      T* __restrict y = args.out.at(row, h);
       const auto [mean, scale] = moments(*args.stage, x);
       for (int64_t c = 0; c < out.dim; ++c) y[c] = (x[c] - mean) * scale * weight[c] + bias[c];
     }
@@ -134,25 +133,23 @@ void norm_backward(const StageGradientArgs& args) noexcept {
   const auto dim = static_cast<float>(out.dim);
   for (int64_t row = forward.first; row < forward.end; ++row) {
     for (int64_t h = 0; h < out.heads; ++h) {
-      const float* x = forward.inputs[0].at(row, h);
-      const float* weight = forward.params[0] + h * out.dim;
-      float* dweight = args.dparams[0] + h * out.dim;
-      float* dbias = args.dparams[1] + h * out.dim;
-      const float* dy = args.dout.at(row, h);
-      float* dx = args.dinputs[0].at(row, h);
-      const auto [mean, scale] = moments(*forward.stage, x);
-      float sum = 0.0f;
-      float along = 0.0f;
+      const float* __restrict x = forward.inputs[0].at(row, h);
+      const float* __restrict weight = forward.params[0] + h * out.dim;
+      float* __restrict dweight = args.dparams[0] + h * out.dim;
+      float* __restrict dbias = args.dparams[1] + h * out.dim;
+      const float* __restrict dy = args.dout.at(row, h);
+      float* __restrict dx = args.dinputs[0].at(row, h);
+      const std::pair<float, float> of = moments(*forward.stage, x);
+      const float mean = of.first;
+      const float scale = of.second;
+      const auto normed = [&](int64_t c) { return (x[c] - mean) * scale; };
+      const float sum = sum_of<float>(out.dim, [&](int64_t c) { return dy[c] * weight[c]; });
+      const float along =
+          sum_of<float>(out.dim, [&](int64_t c) { return dy[c] * weight[c] * normed(c); });
       for (int64_t c = 0; c < out.dim; ++c) {
-        const float normed = (x[c] - mean) * scale;
-        sum += dy[c] * weight[c];
-        along += dy[c] * weight[c] * normed;
-        dweight[c] += dy[c] * normed;
+        dweight[c] += dy[c] * normed(c);
         dbias[c] += dy[c];
-      }
-      for (int64_t c = 0; c < out.dim; ++c) {
-        const float normed = (x[c] - mean) * scale;
-        dx[c] = scale * (dy[c] * weight[c] - sum / dim - normed * along / dim);
+        dx[c] = scale * (dy[c] * weight[c] - sum / dim - normed(c) * along / dim);
       }
     }
   }
@@ -161,9 +158,7 @@ void norm_backward(const StageGradientArgs& args) noexcept {
 /// Σ r ∘ k ∘ weight of one head.
 template <class T>
 T bonus_of(int64_t dim, const T* r, const T* k, const T* weight) {
-  T sum = 0;
-  for (int64_t c = 0; c < dim; ++c) sum += r[c] * k[c] * weight[c];
-  return sum;
+  return sum_of<T>(dim, [=](int64_t c) { return r[c] * k[c] * weight[c]; });
 }
 
 template <class T>
@@ -171,9 +166,9 @@ void bonus_forward(const StageArgs<T>& args) {
   const Slice& out = args.stage->out;
   for (int64_t row = args.first; row < args.end; ++row) {
     for (int64_t h = 0; h < out.heads; ++h) {
-      const T* x = args.inputs[0].at(row, h);
-      const T* v = args.inputs[3].at(row, h);
-      T* y = args.out.at(row, h);
+      const T* __restrict x = args.inputs[0].at(row, h);
+      const T* __restrict v = args.inputs[3].at(row, h);
+      T* __restrict y = args.out.at(row, h);
       const T bonus = bonus_of(out.dim, args.inputs[1].at(row, h), args.inputs[2].at(row, h),
                                args.params[0] + h * out.dim);
       for (int64_t c = 0; c < out.dim; ++c) y[c] = x[c] + bonus * v[c];
@@ -186,20 +181,23 @@ void bonus_backward(const StageGradientArgs& args) noexcept {
   const Slice& out = forward.stage->out;
   for (int64_t row = forward.first; row < forward.end; ++row) {
     for (int64_t h = 0; h < out.heads; ++h) {
-      const float* r = forward.inputs[1].at(row, h);
-      const float* k = forward.inputs[2].at(row, h);
-      const float* v = forward.inputs[3].at(row, h);
-      const float* weight = forward.params[0] + h * out.dim;
-      float* dweight = args.dparams[0] + h * out.dim;
-      const float* dy = args.dout.at(row, h);
+      const float* __restrict r = forward.inputs[1].at(row, h);
+      const float* __restrict k = forward.inputs[2].at(row, h);
+      const float* __restrict v = forward.inputs[3].at(row, h);
+      const float* __restrict weight = forward.params[0] + h * out.dim;
+      const float* __restrict dy = args.dout.at(row, h);
+      float* __restrict dx = args.dinputs[0].at(row, h);
+      float* __restrict dr = args.dinputs[1].at(row, h);
+      float* __restrict dk = args.dinputs[2].at(row, h);
+      float* __restrict dv = args.dinputs[3].at(row, h);
+      float* __restrict dweight = args.dparams[0] + h * out.dim;
       const float bonus = bonus_of(out.dim, r, k, weight);
-      float dbonus = 0.0f;
-      for (int64_t c = 0; c < out.dim; ++c) dbonus += dy[c] * v[c];
+      const float dbonus = sum_of<float>(out.dim, [&](int64_t c) { return dy[c] * v[c]; });
       for (int64_t c = 0; c < out.dim; ++c) {
-        args.dinputs[0].at(row, h)[c] = dy[c];
-        args.dinputs[1].at(row, h)[c] = dbonus * k[c] * weight[c];
-        args.dinputs[2].at(row, h)[c] = dbonus * r[c] * weight[c];
-        args.dinputs[3].at(row, h)[c] = dy[c] * bonus;
+        dx[c] = dy[c];
+        dr[c] = dbonus * k[c] * weight[c];
+        dk[c] = dbonus * r[c] * weight[c];
+        dv[c] = dy[c] * bonus;
         dweight[c] += dbonus * r[c] * k[c];
       }
     }
@@ -233,8 +231,9 @@ Slice replacement_key(LayerBuilder& builder, const std::string& name, const Slic
                        {{name, {k.width()}, std::move(start), false}});
 }
 
-Slice value_residual(LayerBuilder& builder, const Slice& v, const Slice& first, const Slice& gate) {
-  return builder.stage(kResidual, {v, first, gate}, v.heads, v.dim);
+Slice value_residual(LayerBuilder& builder, const Slice& v, const Slice& first,
+                     const Slice& share) {
+  return builder.stage(kResidual, {v, first, share}, v.heads, v.dim);
 }
 
 Slice group_norm(LayerBuilder& builder, const std::string& name, const Slice& x, double eps,
