@@ -389,7 +389,9 @@ def check_usage(suite, model):
     suite.refuse("bad store", "serve", model, "--store", "ftp://u:secret@x", says=["memory:", '"ftp:'])
     suite.refuse("bad host", "serve", model, "--store", "memory:", "--host", "example.com",
                  says=["--host", "example.com"])
-    for origin in ("not a url", "https://", "https://example.org/", "https://Example.org", "*"):
+    for origin in ("not a url", "https://", "https://example.org/", "https://Example.org", "*",
+                   "https://example.org:99999", "https://example.org:", "https://:80", "https://a:b:1",
+                   "https://[::1"):
         suite.refuse("no origin", "serve", model, "--cors", origin, says=["--cors", origin, "https://"])
     suite.refuse("no keys", "serve", model, "--api-key-file", suite.write("none", "# none\n"),
                  says=["no key"])

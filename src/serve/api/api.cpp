@@ -164,6 +164,11 @@ void Api::handle(const http::Request& request, const std::shared_ptr<http::Excha
                       "wanted Content-Type: application/json, got " +
                           (type == nullptr ? std::string("none") : json_quote(*type, 80))});
   }
+  if (const int64_t keys = request.count("Idempotency-Key"); keys > 1) {
+    return call.fail({400, "invalid_value",
+                      fmt::format("got {} headers Idempotency-Key, wanted one at most", keys),
+                      "idempotency_key"});
+  }
   if (request.path.starts_with("/v1/")) {
     if (const auto name = unknown_parameter(request.query, found->parameters)) {
       return call.fail({400, "unsupported_parameter",

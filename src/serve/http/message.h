@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -26,6 +27,8 @@ struct Request {
 
   /// The first header of that name, or null.
   const std::string* header(std::string_view name) const;
+  /// How many headers have that name.
+  int64_t count(std::string_view name) const;
   /// The decoded value of the first query parameter of that name ("name=value" or "name").
   std::optional<std::string> parameter(std::string_view name) const;
 };

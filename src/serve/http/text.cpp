@@ -153,6 +153,11 @@ const std::string* Request::header(std::string_view name) const {
   return nullptr;
 }
 
+int64_t Request::count(std::string_view name) const {
+  return std::count_if(headers.begin(), headers.end(),
+                       [name](const auto& header) { return equal_names(header.first, name); });
+}
+
 std::optional<std::string> Request::parameter(std::string_view name) const {
   for (std::string_view rest = query; !rest.empty();) {
     const std::string_view item = rest.substr(0, rest.find('&'));
