@@ -115,8 +115,11 @@ def experiment(suite):
     verdict = json.loads((out / "results/verdict.json").read_text())["verdict"]
     suite.expect(verdict == "not measured yet", f"a claim about softmax without softmax: {verdict}")
     suite.expect(suite.json("report", out, "--figures", out / "drawn")["bytes"] > 2000, "the page")
+    written = [(out / f"results/{name}.json").stat().st_mtime_ns for name in ("linear", "bi_lstm")]
     again = subprocess.run(command, capture_output=True, text=True, check=False)
-    suite.expect(again.returncode == 0 and "of 5 updates" not in again.stdout, f"finished runs run again: {again}")
+    suite.expect(again.returncode == 0 and "not measured yet" in again.stdout, f"again: {again}")
+    suite.expect(written == [(out / f"results/{name}.json").stat().st_mtime_ns for name in ("linear", "bi_lstm")]
+                 and len(again.stdout.splitlines()) == 2, f"finished runs run again: {again}")
     timed = subprocess.run([*command, "--time"], capture_output=True, text=True, check=False)
     suite.expect(timed.returncode == 0 and (out / "results/epoch_seconds.json").exists(), f"--time: {timed.stderr}")
 

@@ -23,8 +23,8 @@ T softplus(T x) {
   return std::max(x, T(0)) + std::log1p(std::exp(-std::abs(x)));
 }
 
-/// Σ f(c) for c < size, in eight sums side by side, so that it is bound by neither order nor latency
-/// of additions. The same bits wherever it runs.
+/// Σ f(c) for c < size, in eight sums side by side, so that additions need not wait for each other. The
+/// order is fixed: the same bits wherever it runs.
 template <class T, class Function>
 T sum_of(int64_t size, const Function& f) {
   constexpr int64_t kLanes = 8;

@@ -132,10 +132,11 @@ TEST(ApiSessions, AKeyAnswersTwiceAndActsOnce) {
   const Answered long_key = turn(site, "s", "zz", "", std::string(300, 'k'));
   EXPECT_EQ(long_key.status, 400);
   http::Request two = site.request("POST", kText, R"({"session":"s","prompt":"zz"})");
-  for (const char* name : {"Idempotency-Key", "idempotency-key"})
+  for (const char* name : {"Idempotency-Key", "idempotency-key"}) {
     two.headers.emplace_back(name, "k");
+  }
   const Answered two_keys = site.send(two);
-  EXPECT_EQ(two_keys.status, 400);
+  EXPECT_EQ(two_keys.status, 400) << two_keys.body;
   EXPECT_EQ(two_keys.at("error.param"), Json("idempotency_key"));
   EXPECT_EQ(site.get(kSessions + "/s").at("seq"), Json(2));
 }
