@@ -104,13 +104,18 @@ def with_layers(template, mixers, hidden, activation="relu"):
     return config
 
 
-def info_of(tarn, folder, config):
-    """What `tarn info` says of the model with initial weights."""
+def initial(tarn, folder, config):
+    """The folder of the config's model with initial weights."""
     hidden = config["model"]["layers"][0]["mlp"]["hidden_dim"]
     model = folder / f"init-{hidden}"
     if not model.exists():
         tarn("init", write_json(folder / f"init-{hidden}.json", config), model)
-    return tarn.json("info", model)
+    return model
+
+
+def info_of(tarn, folder, config):
+    """What `tarn info` says of the model with initial weights."""
+    return tarn.json("info", initial(tarn, folder, config))
 
 
 def fitted(tarn, folder, template, mixers, parameters, activation="relu"):

@@ -8,6 +8,8 @@ import time
 
 import experiment as ex
 
+MECHANISMS = "speed_of_mechanisms.json"  # in results/
+TIMED_TOKENS = 64  # of a picture that is drawn with a bounded state: all its tokens take the same time
 COOL_DOWN = 0.85  # share of a run's updates in which the rate goes to zero
 
 
@@ -96,10 +98,9 @@ class Images:
 
     def speed(self, python):
         """Images per second of the paper's model: ours in every form, and the softmax of the paper's library
-        without any memory, whole prefix for every pixel; then of the models trained here."""
+        without any memory, whole prefix for every pixel."""
         start, preset = time.time(), f"{self.here.name}-paper"
-        words = ["--length", 8, "--repeats", 1, "--batch", 2] if self.options.smoke else []
-        ours = self.tarn.json("bench", "generate", "--preset", preset, "--threads", self.options.threads, *words)
+        ours = self.generation("--preset", preset)
         document = {"preset": preset, "threads": self.options.threads, "tarn": ours}
         if python is not None:
             program = ex.ROOT / "bench/peers/generation.py"
@@ -115,12 +116,30 @@ class Images:
         whole = [row for row in ours["rows"] if row["mode"] == "parallel"]
         rates = [row[key]["images_per_second"] for row in whole for key in row if key.startswith("batch_")]
         document["times_own_softmax_without_cache"] = ours["images_per_second"] / max(rates)
-        trained = [f"{ex.file_name(name)}={self.model(name)}" for name in self.models if self.model(name).exists()]
-        if trained:
-            document["trained"] = self.tarn.json(
-                "bench", "generate", "--models", *trained, "--weights", "bf16,int8", "--threads",
-                self.options.threads, *(words or ["--batch", "1,64", "--repeats", 3]))
         ex.write_json(self.out / "results/speed.json", document | ex.provenance(start))
+
+    def generation(self, *words):
+        """What `bench generate` says of images per second."""
+        smallest = ["--length", 8, "--repeats", 1, "--positions", 2, "--batch", "1,2"] if self.options.smoke else []
+        return self.tarn.json("bench", "generate", *words, "--threads", self.options.threads, *smallest)
+
+    def speed_of_mechanisms(self):
+        """Images per second of the paper's model with each mechanism of models.json: heads of the paper's number,
+        MLPs as wide as its number of parameters allows, random weights."""
+        start, folder = time.time(), self.work / "speed"
+        template = ex.read_json(ex.ROOT / f"configs/{self.here.name}-linear-paper.json")
+        paper = template["model"]["layers"][0]
+        parameters = ex.info_of(self.tarn, folder / "paper", template)["parameters"]
+        models = []
+        for name, mixers in self.models.items():
+            if name in self.longer:
+                continue
+            mixers = [mixer | {"num_heads": paper["mixer"]["num_heads"]} for mixer in mixers]
+            mixers *= paper["repeat"] // len(mixers)
+            config, _ = ex.fitted(self.tarn, folder / ex.file_name(name), template, mixers, parameters)
+            models.append(f"{name}={ex.initial(self.tarn, folder / ex.file_name(name), config)}")
+        document = self.generation("--models", *models, *([] if self.options.smoke else ["--length", TIMED_TOKENS]))
+        ex.write_json(self.out / "results" / MECHANISMS, {"parameters": parameters} | document | ex.provenance(start))
 
     def summarise(self, judge):
         """`judge`: what Report.judge takes, from {name: result}, {name: seconds per update} and the
@@ -145,6 +164,10 @@ class Images:
         if speed is not None:
             report.table("Speed, in images per second: another, larger model, that of the paper, not trained", ["method", "images/s"],
                          speed_rows(speed))
+        path = self.out / "results" / MECHANISMS
+        if path.exists():
+            report.table("Speed of every mechanism, in images per second: the paper's model with other mixers, as many "
+                         "parameters, not trained, weights in f32", *mechanism_table(ex.read_json(path)))
         curves = {name: [(row["update"], row["bits_per_dim"]) for row in r["valid"]] for name, r in results.items()}
         title = self.here.name.upper() if self.here.name == "mnist" else "CIFAR-10"
         count = self.template["training"]["evaluate_limit"]
@@ -173,6 +196,18 @@ def speed_rows(speed):
         rate = speed["library"]["images_per_second"][0]
         rows.append([f"softmax of the paper's library, no cache, batch {speed['library']['batch']} (integrated)", f"{rate:.4g}"])
     return rows
+
+
+def mechanism_table(document):
+    """Columns and rows: method, images per second per number of pictures drawn together, bytes of state; the
+    fastest first."""
+    batches = [key for key in document["rows"][0] if key.startswith("batch_")]
+    rows = sorted(document["rows"], key=lambda row: -row[batches[-1]]["images_per_second"])
+    names = [f"{key.removeprefix('batch_')} together" if key != "batch_1" else "alone" for key in batches]
+    return (["method", *names, "bytes of state per image"],
+            [[row["method"].replace("tokens timed, integrated", "tokens timed"),
+              *(f"{row[key]['images_per_second']:.4g}" for key in batches),
+              f"{row['state_bytes_per_sequence']:,}" if row["mode"] == "recurrent" else "none"] for row in rows])
 
 
 def best_at_time(results, seconds, names, hours):

@@ -61,6 +61,11 @@ def trained(suite):
     suite.expect(set(seconds) == {"softmax", "linear"}, f"copy: times {seconds}")
     suite.expect("against time" in (out / "report.json").read_text(), "copy: no curve against time")
     checked(suite, "mnist", "--only", "linear", "hybrid", files=["linear.json", "hybrid.json"])
+    out, _ = run(suite, "mnist", "--mechanisms", "--only", "linear", "hybrid")
+    rows = json.loads((out / "results/speed_of_mechanisms.json").read_text())["rows"]
+    suite.expect([(row["model"], row["mode"]) for row in rows] ==
+                 [("linear", "recurrent"), ("hybrid", "recurrent"), ("hybrid", "parallel")], f"mnist: {rows}")
+    suite.expect("Speed of every mechanism" in (out / "README.md").read_text(), "mnist: no table of the mechanisms' speed")
     checked(suite, "cifar10", "--data", cifar10(suite.folder / "pictures"), "--only", "linear",
             files=["linear.json"])
     text = suite.write("text.txt", "".join(random.Random(2).choice("abcde \n") for _ in range(40_000)))
