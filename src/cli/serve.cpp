@@ -282,6 +282,7 @@ Status run(const Options& options, Context& context) {
   }
   raise_descriptor_limit();
   serve::http::ServerOptions http_options = server_options(options);
+  http_options.headers = serve::api::cors_headers(options.cors);
   http_options.key = [&api](const serve::http::Request& request) { return api.client(request); };
   auto started = Server::start(
       std::move(http_options),

@@ -383,6 +383,22 @@ def check_own_model(suite):
                      f"own model: {said}")
 
 
+def check_cors(suite, model):
+    """Pages of the one origin may read every answer, also to requests that are refused unread."""
+    origin = "https://pages.example"
+    with Server(suite, model, "--cors", origin) as server:
+        for status, answer in ((200, server.get("/livez")), (404, server.get("/nothing")),
+                               (400, server.post("/v1/completions", "{", content_type="application/json"))):
+            suite.expect(answer.status == status and answer.headers.get("access-control-allow-origin") == origin
+                         and "Retry-After" in answer.headers.get("access-control-expose-headers", ""),
+                         f"--cors: {answer} {answer.headers}")
+        large = server.raw(b"POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Length: 99999999\r\n\r\n").decode()
+        suite.expect(large.startswith("HTTP/1.1 413 ") and f"\r\nAccess-Control-Allow-Origin: {origin}\r\n" in large,
+                     f"--cors: {large}")
+    with Server(suite, model) as server:
+        suite.expect("access-control-allow-origin" not in server.get("/livez").headers, "no --cors")
+
+
 def check_usage(suite, model):
     suite.refuse("no model", "serve", "nowhere", says=["nowhere"])
     suite.refuse("no model folder", "serve", model.parent, says=["no model folder", "models/"])
@@ -423,6 +439,7 @@ def main():
     check_pictures(suite)
     check_drain(suite, model)
     check_own_model(suite)
+    check_cors(suite, model)
     check_usage(suite, model)
     suite.finish()
 

@@ -126,9 +126,8 @@ void Api::handle(const http::Request& request, const std::shared_ptr<http::Excha
     return exchange->send(page::answer(*file, request));
   }
   Call call{request, exchange, {}, {}};
-  if (!options_.cors_origin.empty()) {
-    if (answer_preflight(request, options_.cors_origin, *exchange)) return;
-    call.exchange = with_cors(exchange, options_.cors_origin);
+  if (!options_.cors_origin.empty() && answer_preflight(request, options_.cors_origin, *exchange)) {
+    return;
   }
   if (request.method != "GET" && is_foreign(request, options_.cors_origin)) {
     return call.fail({403, "foreign_origin",

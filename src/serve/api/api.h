@@ -19,7 +19,7 @@ struct ApiOptions {
   std::string model_name = "model";  ///< as clients call it
   std::string version{};             ///< of the program
   std::vector<ApiKey> keys{};        ///< empty: everybody may do everything
-  std::string cors_origin{};         ///< the one origin whose pages may call; empty: none
+  std::string cors_origin{};         ///< whose pages may call, see cors_headers; empty: none
   RequestLimits limits{};
   int64_t default_ttl_ms = 0;                   ///< of sessions that ask for none; 0: for ever
   SavePolicy default_save = SavePolicy::kTurn;  ///< of sessions that do not say

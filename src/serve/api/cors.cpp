@@ -10,13 +10,6 @@
 namespace tarn::serve::api {
 namespace {
 
-void allow(const std::string& origin, http::Headers* headers) {
-  headers->emplace_back("Access-Control-Allow-Origin", origin);
-  headers->emplace_back("Access-Control-Expose-Headers",
-                        "X-Request-Id, Retry-After, X-Should-Retry");
-  headers->emplace_back("Vary", "Origin");
-}
-
 /// Where ":port" begins; the end if there is no port.
 size_t port_begin(std::string_view place) {
   const size_t colon = place.rfind(':');
@@ -42,29 +35,6 @@ std::string host_name(std::string_view place) {
   }
   return name;
 }
-
-class CorsExchange : public http::Exchange {
- public:
-  CorsExchange(std::shared_ptr<http::Exchange> inner, std::string origin)
-      : inner_(std::move(inner)), origin_(std::move(origin)) {}
-
-  void send(http::Reply reply) override {
-    allow(origin_, &reply.headers);
-    inner_->send(std::move(reply));
-  }
-  bool start_stream(http::StreamHead head) override {
-    allow(origin_, &head.headers);
-    return inner_->start_stream(std::move(head));
-  }
-  bool write(std::string_view bytes) override { return inner_->write(bytes); }
-  void finish() override { inner_->finish(); }
-  void on_gone(std::function<void()> callback) override { inner_->on_gone(std::move(callback)); }
-  bool gone() const override { return inner_->gone(); }
-
- private:
-  const std::shared_ptr<http::Exchange> inner_;
-  const std::string origin_;
-};
 
 }  // namespace
 
@@ -106,7 +76,6 @@ bool answer_preflight(const http::Request& request, const std::string& origin,
   reply.status = 204;
   reply.content_type.clear();
   if (*asking == origin) {
-    allow(origin, &reply.headers);
     reply.headers.emplace_back("Access-Control-Allow-Methods", "GET, POST, DELETE");
     reply.headers.emplace_back("Access-Control-Max-Age", "600");
     const std::string* headers = request.header("Access-Control-Request-Headers");
@@ -116,9 +85,11 @@ bool answer_preflight(const http::Request& request, const std::string& origin,
   return true;
 }
 
-std::shared_ptr<http::Exchange> with_cors(std::shared_ptr<http::Exchange> exchange,
-                                          const std::string& origin) {
-  return std::make_shared<CorsExchange>(std::move(exchange), origin);
+http::Headers cors_headers(const std::string& origin) {
+  if (origin.empty()) return {};
+  return {{"Access-Control-Allow-Origin", origin},
+          {"Access-Control-Expose-Headers", "X-Request-Id, Retry-After, X-Should-Retry"},
+          {"Vary", "Origin"}};
 }
 
 }  // namespace tarn::serve::api

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <memory>
 #include <string>
 #include <string_view>
 
@@ -22,8 +21,8 @@ bool is_foreign(const http::Request& request, const std::string& origin);
 /// Answers an OPTIONS request that asks whether `origin` may call; false: it is no such request.
 bool answer_preflight(const http::Request& request, const std::string& origin,
                       http::Exchange& exchange);
-/// `exchange` with the headers that let pages of `origin` read the answer.
-std::shared_ptr<http::Exchange> with_cors(std::shared_ptr<http::Exchange> exchange,
-                                          const std::string& origin);
+/// What lets pages of `origin` read an answer, to be sent with all of them (ServerOptions::headers); of no
+/// origin nothing.
+http::Headers cors_headers(const std::string& origin);
 
 }  // namespace tarn::serve::api

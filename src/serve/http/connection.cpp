@@ -118,6 +118,7 @@ void Connection::begin_request(Time now) {
 
 void Connection::open_exchange(AnswerForm form, Time now) {
   id_ = form.id;
+  form.headers = context_.options.headers;
   exchange_ = std::make_shared<ExchangeState>(std::move(form), limits().stream_queue_bytes, waker_);
   parser_.reset();
   state_ = State::kAnswering;

@@ -46,6 +46,7 @@ struct ServerOptions {
   /// e.g. whether the server lives; not counted by requests_per_key. None when empty. Runs on an I/O
   /// thread.
   std::function<bool(const Request&)> urgent = {};
+  Headers headers = {};    ///< of every answer, refusals included
   bool access_log = true;  ///< one JSON line for each request to the log sink, at kInfo
 };
 

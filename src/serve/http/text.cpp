@@ -107,8 +107,10 @@ std::string format_head(const AnswerForm& form, int status, std::string_view con
   append_field("Date", date_now(), &head);
   append_field("X-Request-Id", form.id, &head);
   if (!content_type.empty()) append_field("Content-Type", content_type, &head);
-  for (const auto& [name, value] : headers) {
-    if (is_token(name) && !is_ours(name)) append_field(name, value, &head);
+  for (const Headers* some : {&headers, &form.headers}) {
+    for (const auto& [name, value] : *some) {
+      if (is_token(name) && !is_ours(name)) append_field(name, value, &head);
+    }
   }
   if (length < 0) {
     if (form.http11) head += "Transfer-Encoding: chunked\r\n";

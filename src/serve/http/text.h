@@ -17,6 +17,7 @@ struct AnswerForm {
   bool keep_alive = true;
   bool head = false;  ///< no body, whatever the header says
   std::string id;
+  Headers headers = {};  ///< besides those of the reply
 };
 
 /// Status line and header up to the empty line. `length` is that of the body; negative: the body is

@@ -196,6 +196,36 @@ TEST_F(HttpConnection, TellsClientsToContinueOnce) {
   EXPECT_EQ(answer().status, 413);
 }
 
+TEST_F(HttpConnection, EveryAnswerHasTheServersHeaders) {
+  context.options.headers = {{"X-Of-All", "yes"}, {"Vary", "Origin"}};
+  const auto has = [](const ClientAnswer& one) {
+    return one.head.find("X-Of-All: yes\r\nVary: Origin\r\n") != std::string::npos;
+  };
+  begin();
+  send(kGet);
+  exchanges[0]->send({.headers = {{"X-Own", "too"}}});
+  pump();
+  const ClientAnswer whole = answer();
+  EXPECT_TRUE(has(whole) && whole.head.find("X-Own: too\r\n") != std::string::npos) << whole.head;
+  send(kGet);
+  exchanges[1]->start_stream({});
+  exchanges[1]->finish();
+  pump();
+  EXPECT_TRUE(has(answer()));
+  room = false;
+  send(kGet);
+  const ClientAnswer busy = answer();
+  EXPECT_TRUE(busy.status == 503 && has(busy)) << busy.head;
+  send("POST /a HTTP/1.1\r\nHost: a\r\nContent-Length: 9999999\r\n\r\n");
+  const ClientAnswer large = answer();
+  EXPECT_TRUE(large.status == 413 && has(large)) << large.head;
+  begin();
+  connection->turn_away(Refused::kAddress, now);
+  flush();
+  const ClientAnswer away = answer();
+  EXPECT_TRUE(away.status == 503 && has(away)) << away.head;
+}
+
 TEST_F(HttpConnection, HeadAndOptions) {
   begin();
   send("HEAD /a HTTP/1.1\r\nHost: a\r\n\r\n");
