@@ -69,7 +69,7 @@ Result<data::SequenceDataset> load_data(const model::ModelConfig& config, const 
                     modality_name(config.modality)),
         "--set");
   }
-  return cli::load_data(config, options.data, options.split, options.length);
+  return cli::load_data(config, options.data, options.split, options.length, options.model.folder);
 }
 
 Json to_json(const std::vector<runtime::PositionScore>& ranges, const char* unit) {
@@ -158,12 +158,21 @@ Status run(const Options& options, Context& context) {
   json.set("tokens", result.tokens);
   json.set("counted_tokens", result.counted_tokens);
   json.set("split", options.split);
+  if (dataset.spec.kind == data::DataKind::kTextBytes) {
+    json.set("valid_fraction", dataset.spec.valid_fraction);
+    json.set("test_fraction", dataset.spec.test_fraction);
+  }
   json.set("threads", options.model.threads);
   if (!result.by_position.empty()) json.set("by_position", to_json(result.by_position, unit));
   context.console.document(json);
   std::vector<std::vector<std::string>> rows = {
       {unit, fmt::format("{:.4f} ± {:.4f}", result.bits_per_dim, result.standard_error)}};
   if (result.accuracy) rows.push_back({"accuracy", fmt::format("{:.4f}", *result.accuracy)});
+  if (dataset.spec.kind == data::DataKind::kTextBytes) {
+    rows.push_back({"split", fmt::format("{}; held out {:g} %, then test {:g} % of the text",
+                                         options.split, 100 * dataset.spec.valid_fraction,
+                                         100 * dataset.spec.test_fraction)});
+  }
   rows.push_back({"sequences", std::to_string(result.sequences)});
   rows.push_back({"tokens", std::to_string(result.tokens)});
   rows.push_back({"counted tokens", std::to_string(result.counted_tokens)});

@@ -4,8 +4,11 @@
 
 #include <algorithm>
 #include <array>
+#include <optional>
 #include <utility>
 
+#include "base/file.h"
+#include "base/json.h"
 #include "cli/own_model.h"
 #include "report/png.h"
 
@@ -20,6 +23,19 @@ constexpr std::array<std::pair<kernels::WeightFormat, const char*>, 3> kFormats 
 
 std::string image_shape(const model::ModelConfig& config) {
   return fmt::format("{}x{}x{}", config.image_width, config.image_height, config.image_channels);
+}
+
+/// The data that a model was trained on, if its folder says so: which part of it was held back.
+Result<std::optional<data::DataSpec>> trained_on(const std::string& model_folder) {
+  constexpr int64_t kMaxBytes = int64_t{1} << 20;
+  const std::string path = model_folder + "/training.json";
+  if (model_folder.empty() || !path_exists(path)) return std::optional<data::DataSpec>();
+  TARN_ASSIGN(const std::string text, read_file(path, kMaxBytes));
+  TARN_ASSIGN(const Json json, parse_json(text, path));
+  const Json* member = json.find("data");
+  if (member == nullptr) return std::optional<data::DataSpec>();
+  TARN_ASSIGN(data::DataSpec spec, data::parse_data_spec(*member, path + ": data"));
+  return std::optional(std::move(spec));
 }
 
 std::vector<int32_t> upper_half(const model::ModelConfig& config, std::vector<int32_t> image) {
@@ -42,7 +58,7 @@ Result<std::vector<int32_t>> read_image(const model::ModelConfig& config, const 
 Result<std::vector<std::vector<int32_t>>> read_data_images(const model::ModelConfig& config,
                                                            const std::string& folder,
                                                            const std::vector<int64_t>& indices) {
-  TARN_ASSIGN(const data::SequenceDataset dataset, load_data(config, folder, "test", 0));
+  TARN_ASSIGN(const data::SequenceDataset dataset, load_data(config, folder, "test", 0, ""));
   std::vector<std::vector<int32_t>> prompts;
   for (int64_t index : indices) {
     if (index >= dataset.count) {
@@ -158,36 +174,34 @@ Result<std::vector<std::vector<int32_t>>> PromptOptions::read(
   return prompts;
 }
 
-Result<data::DataSpec> data_spec_for(const model::ModelConfig& config, int64_t length) {
+Result<data::DataSpec> data_spec_for(const model::ModelConfig& config, int64_t length,
+                                     const std::string& model_folder) {
   data::DataSpec spec;
-  switch (config.modality) {
-    case model::Modality::kImage:
-      if (image_shape(config) == "28x28x1") {
-        spec.kind = data::DataKind::kMnist;
-        return spec;
-      }
-      if (image_shape(config) == "32x32x3") {
-        spec.kind = data::DataKind::kCifar10;
-        return spec;
-      }
-      break;
-    case model::Modality::kBytes:
-      spec.kind = data::DataKind::kTextBytes;
-      spec.length = length > 0 ? length : config.max_tokens;
-      if (spec.length == 0) {
-        return invalid_argument("wanted a number of tokens, because the model has no max_tokens",
-                                "--length");
-      }
-      return spec;
-    case model::Modality::kTokens:
-    case model::Modality::kFrames: break;
+  if (config.modality == model::Modality::kBytes) {
+    spec.kind = data::DataKind::kTextBytes;
+  } else if (config.modality == model::Modality::kImage && image_shape(config) == "28x28x1") {
+    spec.kind = data::DataKind::kMnist;
+  } else if (config.modality == model::Modality::kImage && image_shape(config) == "32x32x3") {
+    spec.kind = data::DataKind::kCifar10;
+  } else {
+    return Error{ErrorCode::kUnsupported,
+                 fmt::format("no data set fits a model over {}{}", modality_name(config.modality),
+                             config.modality == model::Modality::kImage
+                                 ? " of " + image_shape(config) + " (known: 28x28x1, 32x32x3)"
+                                 : ""),
+                 "--data"};
   }
-  return Error{ErrorCode::kUnsupported,
-               fmt::format("no data set fits a model over {}{}", modality_name(config.modality),
-                           config.modality == model::Modality::kImage
-                               ? " of " + image_shape(config) + " (known: 28x28x1, 32x32x3)"
-                               : ""),
-               "--data"};
+  TARN_ASSIGN(const auto trained, trained_on(model_folder));
+  if (trained && trained->kind == spec.kind) spec = *trained;
+  spec.file.clear();  // --data is the file itself
+  if (spec.kind == data::DataKind::kTextBytes) {
+    spec.length = length > 0 ? length : config.max_tokens;
+    if (spec.length == 0) {
+      return invalid_argument("wanted a number of tokens, because the model has no max_tokens",
+                              "--length");
+    }
+  }
+  return spec;
 }
 
 Result<data::SequenceDataset> load_split(const model::ModelConfig& config,
@@ -204,8 +218,9 @@ Result<data::SequenceDataset> load_split(const model::ModelConfig& config,
 }
 
 Result<data::SequenceDataset> load_data(const model::ModelConfig& config, const std::string& folder,
-                                        const std::string& split, int64_t length) {
-  TARN_ASSIGN(const data::DataSpec spec, data_spec_for(config, length));
+                                        const std::string& split, int64_t length,
+                                        const std::string& model_folder) {
+  TARN_ASSIGN(const data::DataSpec spec, data_spec_for(config, length, model_folder));
   return load_split(config, spec, folder, split);
 }
 

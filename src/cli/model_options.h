@@ -58,8 +58,10 @@ struct PromptOptions {
 };
 
 /// Which data set a model reads: by the shape of its images, or bytes of text in windows of
-/// `length` tokens (0: max_tokens). Errors: kUnsupported for other models.
-Result<data::DataSpec> data_spec_for(const model::ModelConfig& config, int64_t length);
+/// `length` tokens (0: max_tokens). Its parts are those of the model's training, if `model_folder` has a
+/// training.json about such data; else the defaults. Errors: kUnsupported for other models.
+Result<data::DataSpec> data_spec_for(const model::ModelConfig& config, int64_t length,
+                                     const std::string& model_folder);
 
 /// Loads a split of `spec` from `folder`. Errors: also sequences longer than the model takes.
 Result<data::SequenceDataset> load_split(const model::ModelConfig& config,
@@ -68,7 +70,8 @@ Result<data::SequenceDataset> load_split(const model::ModelConfig& config,
 
 /// The same with the data set that the model reads.
 Result<data::SequenceDataset> load_data(const model::ModelConfig& config, const std::string& folder,
-                                        const std::string& split, int64_t length);
+                                        const std::string& split, int64_t length,
+                                        const std::string& model_folder);
 
 /// Sequence `index` of a data set as tokens.
 std::vector<int32_t> sequence_tokens(const data::SequenceDataset& dataset, int64_t index);

@@ -31,6 +31,23 @@ def lines(suite, name, arguments, **environment):
         return []
 
 
+def split(suite):
+    """Text is scored on what the model's training held back, as its training.json says."""
+    suite.write("words", "It was the best of times. " * 4000)  # 104,000 bytes
+    words = ["--data", "words", "--length", "100"]
+    own = document(suite, "eval text", ["eval", suite.source / "models/text-bytes", *words])
+    suite.expect((own.get("valid_fraction"), own.get("test_fraction"), own.get("count")) == (0.02, 0.02, 20), f"eval gave {own}")
+    bare = suite.folder / "bare"
+    shutil.copytree(suite.source / "models/text-bytes", bare)
+    (bare / "training.json").unlink()
+    other = document(suite, "eval text", ["eval", bare, *words])
+    suite.expect((other.get("test_fraction"), other.get("count")) == (0.05, 52), f"eval gave {other}")
+    held = document(suite, "eval text", ["eval", suite.source / "models/text-bytes", *words, "--split", "valid"])
+    suite.expect(held.get("count") == 20, f"eval gave {held}")
+    (bare / "training.json").write_text('{"data": {"kind": "text_bytes", "length": 8, "test_fraction": 7}}')
+    suite.refuse("a broken training.json", "eval", bare, *words, says=["training.json", "test_fraction"])
+
+
 def results(suite, image, text):
     data = suite.source / "data/mnist"
     names = {mixer["name"] for mixer in document(suite, "mixers", ["mixers"])}
@@ -44,6 +61,7 @@ def results(suite, image, text):
     evaluation = document(suite, "eval", ["eval", image, "--data", data, "--limit", "3"])
     suite.expect(evaluation.get("count") == 3 and evaluation.get("bits_per_dim", 0) > 0,
                  f"eval gave {evaluation}")
+    split(suite)
     document(suite, "generate text", ["generate", text, "-n", "2"])
     document(suite, "state save", ["state", "save", text, "-n", "3", "--out", "s.bin"])
     document(suite, "state show", ["state", "show", "s.bin"])
