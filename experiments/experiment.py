@@ -163,9 +163,9 @@ def thinned(rows, most=400):
 
 
 def evaluations(log, key):
-    """The held-out curve of a training log, its bits named `key`."""
-    return [{"update": row["update"], key: round(row["bits_per_dim"], 5)}
-            for row in log if row["event"] == "evaluate"]
+    """The held-out curve of a training log, its bits named `key`; a run that went on may evaluate an update again."""
+    bits = {row["update"]: round(row["bits_per_dim"], 5) for row in log if row["event"] == "evaluate"}
+    return [{"update": update, key: value} for update, value in bits.items()]
 
 
 TIMES = "seconds_per_update.json"
